@@ -1,0 +1,142 @@
+"""`toy_humaneval`: a small Python function from its description, graded by running tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from mars.embedded.problem import Problem, numbers_key
+
+COMPARE = {"above": ">", "below": "<", "at least": ">=", "at most": "<="}
+ARITHMETIC = {"plus": "+", "minus": "-", "times": "*"}
+ARGUMENTS = ("x", "y", "n")
+LISTS = "[[], [0], [5, 2, 9], [-3, 4, 12, 30, 7], [{0}, {0} + 1, {0} - 1, 2], list(range(40))]"
+ONES = "[-7, 0, 1, 2, 3, 10, {0} - 1, {0}, {0} + 1, 50]"
+
+Drawn = tuple[str, str, str, list[int]]
+"""Description, body, key's skeleton, numbers."""
+
+
+def _number(rng: Random) -> int:
+    return rng.randint(2, 30)
+
+
+def _chain(rng: Random, x: str) -> Drawn:
+    """Operations one after another; brackets where a product follows a sum."""
+    code, told = x, list[str]()
+    skeleton, numbers = list[str](), list[int]()
+    for _ in range(rng.choice((2, 3))):
+        op = rng.choice(("add", "take", "multiply"))
+        n = _number(rng)
+        if op == "multiply" and skeleton and skeleton[-1] != "multiply":
+            code = f"( {code} )"
+        told.append({"add": f"adds {n}", "take": f"takes away {n}"}.get(op, f"multiplies by {n}"))
+        code += {"add": f" + {n}", "take": f" - {n}"}.get(op, f" * {n}")
+        skeleton.append(op)
+        numbers.append(n)
+    return f"{' , then '.join(told)} .", f"return {code}", "-".join(skeleton), numbers
+
+
+def _term(rng: Random, x: str) -> tuple[str, str, str, int]:
+    """`x plus 3` in words and in code, its operation and number."""
+    word, n = rng.choice(list(ARITHMETIC)), _number(rng)
+    return f"{x} {word} {n}", f"{x} {ARITHMETIC[word]} {n}", word, n
+
+
+def _condition(rng: Random, x: str) -> tuple[str, str, str, list[int]]:
+    """`above 3`, `even`, … in words and in code, its kind and numbers."""
+    if rng.random() < 0.3:
+        parity = rng.choice(("even", "odd"))
+        return parity, f"{x} % 2 == {int(parity == 'odd')}", parity, []
+    word, n = rng.choice(list(COMPARE)), _number(rng)
+    return f"{word} {n}", f"{x} {COMPARE[word]} {n}", word, [n]
+
+
+def _choice(rng: Random, x: str) -> Drawn:
+    """One of two results, by a condition."""
+    told, code, kind, numbers = _condition(rng, x)
+    then_told, then_code, then_op, a = _term(rng, x)
+    else_told, else_code, else_op, b = _term(rng, x)
+    return (
+        f"gives {then_told} if {x} is {told} , else {else_told} .",
+        f"return {then_code} if {code} else {else_code}",
+        f"{kind}?{then_op}:{else_op}",
+        [*numbers, a, b],
+    )
+
+
+def _each(rng: Random, x: str) -> Drawn:
+    """A list comprehension: keep some, change each."""
+    told, code, kind, numbers = _condition(rng, "i")
+    _, changed, op, n = _term(rng, "i")
+    return (
+        f"keeps what is {told} in the list {x} and gives each {op} {n} .",
+        f"return [ {changed} for i in {x} if {code} ]",
+        f"each-{kind}-{op}",
+        [*numbers, n],
+    )
+
+
+def _total(rng: Random, x: str) -> Drawn:
+    """The sum or the number of what passes a condition."""
+    told, code, kind, numbers = _condition(rng, "i")
+    what, call = rng.choice((("the sum", "sum"), ("the number", "len")))
+    word, n = rng.choice(("plus", "minus", "times")), _number(rng)
+    return (
+        f"gives {what} of what is {told} in the list {x} , {word} {n} .",
+        f"return {call} ( [ i for i in {x} if {code} ] ) {ARITHMETIC[word]} {n}",
+        f"{call}-{kind}-{word}",
+        [*numbers, n],
+    )
+
+
+def _loop(rng: Random, x: str) -> Drawn:
+    """A running total, written as a loop."""
+    _, changed, op, n = _term(rng, "i")
+    start = rng.randint(0, 30)
+    return (
+        f"loops over the list {x} from {start} and adds each {op} {n} .",
+        f"s = {start}\n for i in {x} :\n  s = s + {changed}\n return s",
+        f"loop-{op}",
+        [start, n],
+    )
+
+
+FAMILIES: dict[Callable[[Random, str], Drawn], str] = {
+    _chain: ONES,
+    _choice: ONES,
+    _each: LISTS,
+    _total: LISTS,
+    _loop: LISTS,
+}
+
+
+def make(rng: Random, plain: bool = False) -> Problem:
+    """One function to write; its key is what it does and its numbers."""
+    family = rng.choice(list(FAMILIES))
+    name, x = rng.choice("fgh"), rng.choice(ARGUMENTS)
+    told, body, skeleton, numbers = family(rng, x)
+    full = f"def {name} ( {x} ) :\n {body}"
+    if plain:
+        prompt, response = f"code {x} : {told}", body
+    else:
+        prompt, response = f"write a function {name} of {x} that {told}", full
+    inputs = FAMILIES[family].format(numbers[0])
+    key = numbers_key(skeleton, numbers)
+    return Problem("toy_humaneval", prompt, response, key, full, {"name": name, "inputs": inputs})
+
+
+def checking_program(answer: str, reference: str, extra: dict[str, Any]) -> str:
+    """A program that exits normally only if `answer` agrees with `reference` on hidden inputs."""
+    name = extra["name"]
+    return "\n".join(
+        (
+            answer.strip(),
+            f"_answer = {name}",
+            reference,
+            f"for _x in {extra['inputs']}:",
+            f"    assert _answer(_x) == {name}(_x), _x",
+            "",
+        )
+    )
