@@ -1,0 +1,1 @@
+"""Evaluation: the lm-eval adapter, records, task files, the code sandbox, throughput."""
