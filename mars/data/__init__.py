@@ -1,0 +1,14 @@
+"""Conversations → token ids and response mask, and where conversations come from."""
+
+from mars.data.encoding import Encoded, RowError, encode, encode_all, end_of_turn_id
+from mars.data.sources import DataError, load_examples
+
+__all__ = [
+    "DataError",
+    "Encoded",
+    "RowError",
+    "encode",
+    "encode_all",
+    "end_of_turn_id",
+    "load_examples",
+]

@@ -1,0 +1,1 @@
+"""Training: objectives, the trainer, a study's runs, and the pretraining of the toy bases."""
