@@ -245,6 +245,15 @@ class Study(Section):
             for scale in self.scales_of(variant):
                 yield scale, variant
 
+    def check_run(self, scale: str, variant: str, source: str) -> None:
+        """Raise ConfigError, naming the file ``source``, if the study has no such run."""
+        try:
+            _known(scale, self.scales, "scales")
+            _known(variant, self.variants, "variants")
+            _known(scale, dict.fromkeys(self.scales_of(variant)), f"variants.{variant}.scales")
+        except ValueError as error:
+            raise ConfigError(f"{source}: {error}") from None
+
     def decodings(self, variant: str, benchmark: str) -> list[Decoding]:
         """The decoding settings that evaluation runs for a variant on a benchmark."""
         made = self.variants[variant]

@@ -1,0 +1,5 @@
+import sys
+
+from mars.cli import main
+
+sys.exit(main())

@@ -1,0 +1,243 @@
+"""The command line, `mars` or `python -m mars`: thin, one function a command.
+
+What a command needs is imported inside it, so that `--help` is instant. What a user can put right
+(a wrong setting, a missing checkpoint, a full disk) ends in one line and exit status 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import mars
+from mars import jobs
+from mars.config import Study, dump_study, json_schema, load_study, parse_study
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["lm-eval"]:
+        return _guarded(lambda: _lm_eval(words[1:]), debug=False)
+    args = _parser().parse_args(words)
+    jobs.end_with_workflow()
+    return _guarded(lambda: args.run(args), args.debug)
+
+
+def _guarded(run: Callable[[], object], debug: bool) -> int:
+    try:
+        run()
+    except KeyboardInterrupt:
+        print("mars: interrupted; the same command goes on from here", file=sys.stderr)
+        return 130
+    except Exception as error:
+        message = _for_the_user(error)
+        if debug or message is None:
+            raise
+        print(f"mars: {message}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _for_the_user(error: Exception) -> str | None:
+    """One line for an error that the user can put right; None for one that is a bug of ours."""
+    line = " ".join(str(error).split())
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return (
+            f"disk full while writing {error.filename or 'results'}: free some space and run again"
+        )
+    if type(error).__module__.startswith("mars.") or isinstance(error, FileNotFoundError):
+        return line
+    if "No space left on device" in line:  # libraries wrap it, and lose the number
+        return f"disk full: free some space and run again ({line})"
+    return None
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="mars",
+        description="Train, evaluate and analyse MARS: multi-token generation by mask fine-tuning. "
+        "The workflow (`snakemake --cores 8 all`) calls these commands; each also works by hand.",
+    )
+    parser.add_argument("--version", action="version", version=f"mars {mars.__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def command(name: str, run: Callable[[argparse.Namespace], None], help: str) -> _Command:
+        made = commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
+        made.set_defaults(run=run)
+        made.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        return _Command(made)
+
+    train = command("train", _train, "train one variant of a study, or go on with it")
+    train.study().model().option("--parent", "checkpoint to start from (a folder or embedded:NAME)")
+    train.out("folder of the run; the checkpoint goes to model/ in it")
+
+    pretrain = command("pretrain", _pretrain, "train a base checkpoint of the embedded study")
+    pretrain.parser.add_argument("name", help="toy-s or toy-m")
+    pretrain.out("folder of the checkpoint")
+
+    evaluate = command("evaluate", _evaluate, "run one variant on a study's benchmarks, or go on")
+    evaluate.study().model().option("--checkpoint", "what to evaluate (a folder or embedded:NAME)")
+    evaluate.out("folder of the run; gets evaluation.csv and the records in evaluation/")
+
+    throughput = command("throughput", _throughput, "measure a study's wall-clock grid")
+    throughput.study().seed().option("--checkpoint", "the MARS checkpoint")
+    throughput.option("--ar-checkpoint", "the autoregressive checkpoint it is compared with")
+    throughput.out("the CSV to write")
+
+    table = command("table", _table, "write one table of a study's results, as CSV and Markdown")
+    table.parser.add_argument("name", help="the table's name")
+    table.study().results().out("the CSV to write; the Markdown goes beside it")
+
+    figure = command("figure", _figure, "draw one figure of a study's results, as PNG and PDF")
+    figure.parser.add_argument("name", help="the figure's name")
+    figure.study().results().out("path without an ending; gets .png and .pdf")
+
+    report = command("report", _report, "write a study's report, one self-contained HTML file")
+    report.study().results().option("--figures", "folder of the study's figures", kind=Path)
+    report.out("the HTML file to write")
+
+    environment = command("environment", _environment, "record hardware and library versions")
+    environment.out("the JSON file to write")
+
+    config = command("config", _config, "check a study file and print every setting of it")
+    config.parser.add_argument("file", nargs="?", help="a study file, or - for standard input")
+    config.parser.add_argument("--schema", action="store_true", help="print the JSON schema")
+    config.parser.add_argument("--out", type=Path, help="write to this file instead of printing")
+
+    command("unlock", _unlock, "clear the lock of a Snakemake that was killed, if it is dead")
+    commands.add_parser("lm-eval", help="lm-eval's own command line, with our model and tasks")
+    return parser
+
+
+class _Command:
+    """Options that several commands share, added by name."""
+
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        self.parser = parser
+
+    def option(self, flag: str, help: str, kind: type = str) -> _Command:
+        self.parser.add_argument(flag, required=True, type=kind, help=help)
+        return self
+
+    def study(self) -> _Command:
+        return self.option("--config", "study file, e.g. results/embedded/config.yaml")
+
+    def seed(self) -> _Command:
+        return self.option("--seed", "one of the study's seeds", kind=int)
+
+    def model(self) -> _Command:
+        self.seed().option("--scale", "one of the study's scales")
+        return self.option("--variant", "one of the study's variants")
+
+    def results(self) -> _Command:
+        return self.option("--results", "the study's results folder", kind=Path)
+
+    def out(self, help: str) -> _Command:
+        return self.option("--out", help, kind=Path)
+
+
+def _study(args: argparse.Namespace, threads: Callable[[Study], int] | None = None) -> Study:
+    """Read the study a command is about, check what it names, and set torch's threads."""
+    study = load_study(args.config)
+    if hasattr(args, "variant"):
+        study.check_run(args.scale, args.variant, args.config)
+    if threads is not None:
+        count = threads(study)
+        for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+            os.environ[variable] = str(count)
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        import torch
+
+        torch.set_num_threads(count)
+    return study
+
+
+def _train(args: argparse.Namespace) -> None:
+    study = _study(args, lambda study: study.training.threads)
+    from mars.training.run import train_variant
+
+    train_variant(study, args.seed, args.scale, args.variant, args.parent, args.out)
+
+
+def _pretrain(args: argparse.Namespace) -> None:
+    from mars.training.pretrain import pretrain
+
+    pretrain(args.name, args.out)
+
+
+def _evaluate(args: argparse.Namespace) -> None:
+    study = _study(args, lambda study: study.evaluation.threads)
+    from mars.evaluation.run import evaluate_variant
+
+    evaluate_variant(study, args.seed, args.scale, args.variant, args.checkpoint, args.out)
+
+
+def _throughput(args: argparse.Namespace) -> None:
+    study = _study(args, lambda study: study.throughput.threads if study.throughput else 1)
+    from mars.evaluation.throughput import measure
+
+    measure(study, args.seed, args.checkpoint, args.ar_checkpoint, args.out)
+
+
+def _table(args: argparse.Namespace) -> None:
+    from mars.analysis.tables import write_table
+
+    write_table(args.name, _study(args), args.results, args.out)
+
+
+def _figure(args: argparse.Namespace) -> None:
+    from mars.analysis.figures import draw
+
+    draw(args.name, _study(args), args.results, args.out)
+
+
+def _report(args: argparse.Namespace) -> None:
+    from mars.analysis.report import write_report
+
+    write_report(_study(args), args.results, args.figures, args.out)
+
+
+def _environment(args: argparse.Namespace) -> None:
+    from mars.analysis.environment import write_environment
+
+    write_environment(args.out)
+
+
+def _config(args: argparse.Namespace) -> None:
+    if args.schema:
+        text = json_schema()
+    elif args.file == "-":
+        import yaml
+
+        text = dump_study(parse_study(yaml.safe_load(sys.stdin), "standard input"))
+    else:
+        text = dump_study(load_study(args.file or "config/embedded.yaml"))
+    if args.out is None:
+        sys.stdout.write(text)
+    else:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        part = args.out.with_name(args.out.name + ".part")
+        part.write_text(text, encoding="utf-8")
+        part.replace(args.out)
+
+
+def _unlock(args: argparse.Namespace) -> None:
+    if said := jobs.clear_stale_lock(Path.cwd()):
+        print(f"mars: {said}")
+
+
+def _lm_eval(words: list[str]) -> None:
+    """Hand the words to lm-eval as they are, with our model class and our tasks registered."""
+    from lm_eval.__main__ import cli_evaluate
+
+    import mars.evaluation.lm_eval_model  # (registers the model `mars`)
+
+    if words and not {"-h", "--help", "--include_path"} & set(words):
+        words = [*words, "--include_path", str(Path(mars.evaluation.__path__[0]) / "tasks")]
+    sys.argv = ["mars lm-eval", *words]
+    cli_evaluate()

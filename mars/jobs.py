@@ -1,0 +1,156 @@
+"""What a job owes to the workflow that started it, and what the workflow may ask of the machine.
+
+A job ends when its workflow does, however that ended; a lock that a dead workflow left behind is
+cleared, and only that; and no more jobs run at once than the machine has cores and memory for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import psutil
+
+PARENT_VARIABLE = "MARS_WORKFLOW_PID"
+
+
+def end_with_workflow(poll_seconds: float = 1.0) -> None:
+    """Watch the workflow that started this process, if one did, and end when it is gone.
+
+    The workflow names itself in ``MARS_WORKFLOW_PID``; a command typed by hand has no such
+    variable and is left alone. Everything is written under a temporary name and renamed, so an
+    end at any moment leaves only whole files.
+    """
+    named = os.environ.get(PARENT_VARIABLE)
+    if not named:
+        return
+    try:
+        workflow = psutil.Process(int(named))
+    except (ValueError, psutil.Error):
+        _end_process_tree()
+        return
+
+    def watch() -> None:
+        while _alive(workflow):
+            time.sleep(poll_seconds)
+        _end_process_tree()
+
+    threading.Thread(target=watch, name="end-with-workflow", daemon=True).start()
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def _end_process_tree() -> None:
+    me = psutil.Process()
+    for child in me.children(recursive=True):
+        child.kill()
+    me.send_signal(signal.SIGKILL)
+
+
+def clear_stale_lock(folder: Path) -> str:
+    """Remove Snakemake's lock on a working directory if no Snakemake lives in that directory.
+
+    Returns:
+        What was found, as a line for the user: "" where there was no lock.
+
+    Raises:
+        LockedError: a Snakemake process is at work in the directory.
+    """
+    locks = sorted((folder / ".snakemake" / "locks").glob("*.lock"))
+    if not locks:
+        return ""
+    if owners := snakemakes_in(folder):
+        pids = ", ".join(str(pid) for pid in owners)
+        raise LockedError(
+            f"{folder}: Snakemake (process {pids}) is at work here; wait for it, or end it first"
+        )
+    for lock in locks:
+        lock.unlink(missing_ok=True)
+    return f"{folder}: cleared the lock of a Snakemake that is no longer alive"
+
+
+def snakemakes_in(folder: Path) -> list[int]:
+    """Ids of the living Snakemake processes whose working directory is the folder."""
+    found = []
+    for process in psutil.process_iter(["pid", "cmdline"]):
+        if process.pid != os.getpid() and _is_snakemake(process.info["cmdline"] or []):
+            try:
+                at = Path(process.cwd())
+                if _alive(process) and at.resolve() == folder.resolve():
+                    found.append(process.pid)
+            except (psutil.Error, OSError):
+                continue
+    return found
+
+
+def _is_snakemake(command: list[str]) -> bool:
+    """Whether a command line is Snakemake's own: `snakemake …` or `python -m snakemake …`."""
+    names = [Path(word).name for word in command[:5]]
+    if not names:
+        return False
+    if names[0] == "snakemake":
+        return True
+    rest = names[1:] if names[0].startswith("python") else []
+    return rest[:1] == ["snakemake"] or ("-m", "snakemake") in itertools.pairwise(rest)
+
+
+class LockedError(RuntimeError):
+    """The working directory is in use; the message is one line for the user."""
+
+
+def usable_cores() -> int:
+    """CPU cores this process may use: affinity and container quota counted, not just installed."""
+    cores = float(os.cpu_count() or 1)
+    if hasattr(os, "sched_getaffinity"):
+        cores = min(cores, len(os.sched_getaffinity(0)))
+    for line in _cgroup_files("cpu.max"):
+        quota, _, period = line.partition(" ")
+        if quota.isdigit() and period.isdigit():
+            cores = min(cores, int(quota) / int(period))
+    return max(1, int(cores))
+
+
+def usable_memory_mb() -> int:
+    """Memory this process may still take, in MB: what is free, and what its container allows."""
+    free = psutil.virtual_memory().available
+    limits = _cgroup_files("memory.max")
+    used = _cgroup_files("memory.current")
+    for limit, now in zip(limits, used, strict=False):
+        if limit.isdigit() and now.isdigit():
+            free = min(free, int(limit) - int(now))
+    return max(0, free) // 2**20
+
+
+def gpu_count() -> int:
+    """NVIDIA GPUs this process may use, without importing torch."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([part for part in visible.split(",") if part.strip() not in ("", "-1")])
+    return len([path for path in Path("/dev").glob("nvidia[0-9]*") if path.name[6:].isdigit()])
+
+
+def _cgroup_files(name: str) -> list[str]:
+    """Contents of a control-group file, from this process's group up to the root (Linux only)."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return []
+    path = next((line[3:] for line in lines if line.startswith("0::")), "/")
+    group = Path("/sys/fs/cgroup") / path.lstrip("/")
+    found = []
+    while True:
+        with contextlib.suppress(OSError):
+            found.append((group / name).read_text(encoding="ascii").strip())
+        if group in (Path("/sys/fs/cgroup"), Path("/")):
+            return found
+        group = group.parent
