@@ -1,0 +1,235 @@
+"""Benchmarks: lm-eval tasks, loaded once, and the scores lm-eval gives a model's outputs."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import random
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import lm_eval.api.task
+from lm_eval.api.model import LM
+from lm_eval.defaults import DEFAULT_OTHER_SEED, DEFAULT_RANDOM_SEED
+from lm_eval.evaluator import evaluate
+from lm_eval.tasks import TaskManager
+
+from mars.config import Benchmark
+from mars.evaluation.lm_eval_model import EvaluationError
+
+EMBEDDED_TASKS = Path(__file__).parent / "tasks" / "embedded"
+
+
+@dataclass(frozen=True)
+class LoadedBenchmark:
+    """A benchmark ready to be run any number of times.
+
+    Attributes:
+        name: of the lm-eval task or group.
+        metric: lm-eval's key of the primary metric.
+        task_dict: what ``TaskManager.load`` returned.
+    """
+
+    name: str
+    metric: str
+    task_dict: Any
+
+    @property
+    def tasks(self) -> dict[str, Any]:
+        """The lm-eval tasks, the sub-tasks of a group."""
+        return self.task_dict["tasks"]
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Task name → version."""
+        return {name: str(task.VERSION) for name, task in self.tasks.items()}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The scores of one run.
+
+    Attributes:
+        score: the primary metric, in 0 … 1.
+        metrics: every metric lm-eval reports: for a group, also each sub-task's.
+        scores: (task, document) → primary metric of the document.
+    """
+
+    score: float
+    metrics: dict[str, float]
+    scores: dict[tuple[str, int], float]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without lm-eval's progress bars and remarks on every task; errors still show."""
+    logger = logging.getLogger("lm_eval")
+    level, bar = logger.level, lm_eval.api.task.tqdm
+    logger.setLevel(logging.ERROR)
+    lm_eval.api.task.tqdm = partial(bar, disable=True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            yield
+    finally:
+        logger.setLevel(level)
+        lm_eval.api.task.tqdm = bar
+
+
+def _seed() -> None:
+    """Set the global generators as ``lm_eval.simple_evaluate`` does."""
+    import numpy as np
+    import torch
+
+    random.seed(DEFAULT_RANDOM_SEED)
+    np.random.seed(DEFAULT_OTHER_SEED)
+    torch.manual_seed(DEFAULT_OTHER_SEED)
+
+
+def _manager(names: Sequence[str], include_path: Sequence[str | Path]) -> TaskManager:
+    """A task manager that knows the names: our own tasks first, lm-eval's only where needed."""
+    paths: list[str | Path] = [EMBEDDED_TASKS, *include_path]
+    manager = TaskManager(include_path=paths, include_defaults=False)
+    if not set(names) <= set(manager.all_tasks):
+        manager = TaskManager(include_path=paths)
+    for name in names:
+        if name not in manager.task_index:
+            near = difflib.get_close_matches(name, manager.all_tasks, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "`mars lm-eval ls tasks` lists them"
+            raise EvaluationError(f"evaluation.benchmarks: no lm-eval task {name!r}; {hint}")
+    return manager
+
+
+def load_benchmarks(
+    wanted: dict[str, Benchmark], include_path: Sequence[str | Path] = ()
+) -> dict[str, LoadedBenchmark]:
+    """Load lm-eval tasks and check what can be checked before a model runs.
+
+    Args:
+        wanted: task or group name → how it is read.
+        include_path: folders of further lm-eval task files.
+
+    Raises:
+        EvaluationError: an unknown task or metric key, or a task that cannot be run here.
+    """
+    with _quiet():
+        manager = _manager(list(wanted), include_path)
+        found = {}
+        for name, benchmark in wanted.items():
+            _seed()
+            try:
+                loaded = LoadedBenchmark(name, benchmark.metric, manager.load([name]))
+            except (OSError, ConnectionError, ImportError, KeyError, ValueError) as error:
+                line = " ".join(str(error).split())[:300]
+                raise EvaluationError(
+                    f"{name}: the lm-eval task does not load: {type(error).__name__}: {line}"
+                ) from error
+            for task in loaded.tasks.values():
+                _prepare(task, benchmark.num_fewshot)
+            _check_metric(loaded)
+            found[name] = loaded
+    return found
+
+
+def _prepare(task: Any, num_fewshot: int) -> None:
+    """Settle shots and documents, so that every later run sees the same ones."""
+    name = task.task_name
+    if task.OUTPUT_TYPE != "generate_until":
+        raise EvaluationError(
+            f"{name}: output_type {task.OUTPUT_TYPE} needs log-likelihoods; choose a task that "
+            "generates text"
+        )
+    if getattr(task, "UNSAFE_CODE", False):
+        raise EvaluationError(
+            f"{name}: it runs model-written code in this process; choose a task whose grader "
+            "uses the sandbox, such as toy_humaneval"
+        )
+    if task.get_config("num_fewshot") == 0 and num_fewshot:
+        raise EvaluationError(f"{name}: the task has no examples; set num_fewshot: 0")
+    task.set_config(key="num_fewshot", value=num_fewshot)
+    # some tasks shuffle with the global generator each time their documents are asked for
+    documents = task.eval_docs
+    task.test_docs = task.validation_docs = lambda: documents
+
+
+def metric_keys(loaded: LoadedBenchmark) -> list[str] | None:
+    """The metric keys a benchmark will report; None where only running it can tell."""
+    keys: dict[str, None] = {}
+    for task in loaded.tasks.values():
+        metrics = task.config.metric_list or []
+        if any(callable(entry.get("metric")) for entry in metrics):
+            return None
+        filters = [entry["name"] for entry in task.config.filter_list or [{"name": "none"}]]
+        keys.update(dict.fromkeys(f"{m},{f}" for f in filters for m in task.aggregation()))
+    group = loaded.task_dict.get("groups", {}).get(loaded.name)
+    if group is None:
+        return list(keys)
+    summed = {entry.metric: entry.filter_list for entry in group.aggregate_metric_list or []}
+    return [
+        key
+        for key in keys
+        if (part := key.split(",", 1))[0] in summed
+        and (summed[part[0]] is None or part[1] in (summed[part[0]] or ()))
+    ]
+
+
+def _check_metric(loaded: LoadedBenchmark) -> None:
+    known = metric_keys(loaded)
+    if known is not None and loaded.metric not in known:
+        raise EvaluationError(_no_metric(loaded, known))
+
+
+def _no_metric(loaded: LoadedBenchmark, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(loaded.metric, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"it reports {', '.join(known) or 'none'}"
+    return f"evaluation.benchmarks.{loaded.name}.metric: {loaded.metric!r} is not reported; {hint}"
+
+
+def run_benchmark(lm: LM, loaded: LoadedBenchmark, limit: int | None = None) -> Outcome:
+    """Have lm-eval ask the model and score its answers, with the chat template applied."""
+    with _quiet():
+        _seed()
+        for task in loaded.tasks.values():
+            task.set_fewshot_seed(seed=DEFAULT_OTHER_SEED)
+        results: Any = evaluate(
+            lm,
+            loaded.task_dict,
+            limit=limit,
+            bootstrap_iters=0,
+            apply_chat_template=True,
+            log_samples=True,
+        )
+    metrics = _numbers(results["results"][loaded.name])
+    if loaded.metric not in metrics:
+        raise EvaluationError(_no_metric(loaded, list(metrics)))
+    for task in loaded.tasks:
+        if task != loaded.name:
+            of_task = _numbers(results["results"][task])
+            metrics.update({f"{task}:{key}": value for key, value in of_task.items()})
+    return Outcome(metrics[loaded.metric], metrics, _document_scores(results, loaded))
+
+
+def _numbers(reported: dict[str, Any]) -> dict[str, float]:
+    return {
+        key: float(value)
+        for key, value in reported.items()
+        if "," in key and "_stderr" not in key and isinstance(value, int | float)
+    }
+
+
+def _document_scores(results: Any, loaded: LoadedBenchmark) -> dict[tuple[str, int], float]:
+    metric, chosen = loaded.metric.split(",", 1)
+    scores = {}
+    for task, samples in results["samples"].items():
+        for sample in samples:
+            if sample["filter"] == chosen and metric in sample:
+                value = sample[metric]
+                if isinstance(value, list | tuple):
+                    value = sum(value) / len(value)
+                scores[task, int(sample["doc_id"])] = float(value)
+    return scores

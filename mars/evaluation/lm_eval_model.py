@@ -1,0 +1,397 @@
+"""The lm-eval model ``mars``: any decoder of ours behind lm-eval's generation interface.
+
+Importing this module registers the model with lm-eval. What has been decoded before is taken from
+the records, so re-scoring runs no model.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import TemplateLM
+from lm_eval.api.registry import register_model
+from lm_eval.models.utils import (
+    Collator,
+    handle_stop_sequences,
+    normalize_gen_kwargs,
+    postprocess_generated_text,
+)
+from pydantic import ValidationError
+from tqdm import tqdm
+
+from mars.config import Decoding
+from mars.decoding import Generation, Request, make_decoder
+from mars.evaluation.records import Record, RecordStore, digest, fingerprint
+
+log = logging.getLogger(__name__)
+
+DEFAULT_BUDGET = 256
+"""New tokens where neither the study nor the task names a number."""
+
+KNOWN_GEN_KWARGS = {"until", "max_gen_toks", "temperature", "do_sample"}
+
+
+class EvaluationError(ValueError):
+    """An evaluation that cannot be run; the message is one line for the user."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A checkpoint as evaluation needs it; the weights are loaded when first asked for.
+
+    Attributes:
+        tokenizer: with a chat template.
+        checkpoint: hash of the checkpoint.
+        context: positions of the model.
+        dtype: of the computation.
+        load: gives the model; None where no model may run (re-scoring).
+    """
+
+    tokenizer: Any
+    checkpoint: str
+    context: int
+    dtype: str
+    load: Callable[[], Any] | None
+
+
+def open_checkpoint(
+    ref: str | Path, dtype: str = "float32", device: str = "cpu", generate: bool = True
+) -> Source:
+    """The source of a checkpoint folder or ``embedded:<name>``, checked but not yet loaded."""
+    from mars import models
+
+    folder = models.resolve_checkpoint(ref)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    loaded: list[Any] = []
+
+    def load() -> Any:
+        if not loaded:
+            loaded.append(models.load_model(folder, dtype, device))
+        return loaded[0]
+
+    return Source(
+        tokenizer=models.load_tokenizer(folder),
+        checkpoint=models.checkpoint_hash(folder),
+        context=int(config["max_position_embeddings"]),
+        dtype=dtype,
+        load=load if generate else None,
+    )
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One request on its way: what is decoded, and under which name it is kept."""
+
+    key: str
+    task: str
+    doc_id: int
+    repeat: int
+    prompt_hash: str
+    request: Request
+    until: tuple[str, ...]
+    temperature: float
+
+
+@register_model("mars")
+class MarsLM(TemplateLM):
+    """lm-eval model: a checkpoint, a decoding setting and a record store.
+
+    Args:
+        pretrained: checkpoint folder, ``embedded:<name>``, or an open ``Source``.
+        batch_size: rows decoded together.
+        max_new_tokens: overrides every task's budget; ``task`` keeps the task's own.
+        dtype, device: of the model (with a ``Source``: leave them out).
+        records: folder of the records; None keeps them in memory.
+        benchmark: the benchmark's name in the records (default: the task's name).
+        decoding: decoder, block_size, tau, rule, cache, cache_block, temperature.
+    """
+
+    def __init__(
+        self,
+        pretrained: str | Path | Source,
+        batch_size: int | str = 64,
+        max_new_tokens: int | str = "task",
+        dtype: str | None = None,
+        device: str | None = None,
+        records: str | Path | None = None,
+        benchmark: str | None = None,
+        **decoding: Any,
+    ) -> None:
+        super().__init__()
+        self.batch_size = _positive("batch_size", batch_size)
+        self.max_new_tokens: int | Literal["task"] = "task"
+        if max_new_tokens != "task":
+            self.max_new_tokens = _positive("max_new_tokens", max_new_tokens)
+        settings = _decoding(decoding)
+        if isinstance(pretrained, Source):
+            if dtype is not None or device is not None:
+                raise EvaluationError("dtype and device are set where the checkpoint is opened")
+            self.source = pretrained
+        else:
+            self.source = open_checkpoint(pretrained, dtype or "float32", _device(device))
+        self.tokenizer = self.source.tokenizer
+        self.progress = True
+        path = None if records is None else Path(records) / f"{settings.id}.jsonl"
+        self.use(settings, RecordStore(path), benchmark)
+
+    def use(
+        self,
+        settings: Decoding,
+        store: RecordStore,
+        benchmark: str | None = None,
+        versions: Mapping[str, str] | None = None,
+    ) -> None:
+        """Decode by these settings from now on, and keep records there.
+
+        Args:
+            settings: the decoding settings.
+            store: where records are found and kept.
+            benchmark: its name in the records (default: the task's name).
+            versions: task name → version, part of the fingerprint.
+        """
+        self.settings, self.store, self.benchmark = settings, store, benchmark
+        self.versions = dict(versions or {})
+        self.used: list[Record] = []
+        self._decoders: dict[float, Any] = {}
+        self._template_hash: str | None = None
+
+    # ------------------------------------------------------------------ text and tokens
+
+    @property
+    def eot_token_id(self) -> int:
+        return int(self.tokenizer.eos_token_id)
+
+    @property
+    def tokenizer_name(self) -> str:
+        return str(self.tokenizer.name_or_path).replace("/", "__")
+
+    def apply_chat_template(
+        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+    ) -> str:
+        return self.tokenizer.apply_chat_template(
+            chat_history,
+            tokenize=False,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=not add_generation_prompt,
+        )
+
+    def tok_encode(
+        self, string: str, add_special_tokens: bool | None = None, **kwargs: Any
+    ) -> list[int]:
+        """Token ids. A text that already starts with the BOS token is given no second one."""
+        if kwargs:
+            raise EvaluationError(f"tok_encode: unknown arguments {', '.join(kwargs)}")
+        if add_special_tokens is None:
+            bos = self.tokenizer.bos_token
+            add_special_tokens = not (bos and string.startswith(bos))
+        return self.tokenizer.encode(string, add_special_tokens=add_special_tokens)
+
+    def template_hash(self) -> str:
+        """Hash of the chat template."""
+        if self._template_hash is None:
+            self._template_hash = digest(str(self.tokenizer.chat_template))
+        return self._template_hash
+
+    # ------------------------------------------------------------------ generation
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        """The texts of the requests, in order; only what has no record is decoded."""
+        jobs = self._jobs(requests)
+        missing = {job.key: job for job in jobs if self.store.get(job.key) is None}
+        if missing and self.source.load is None:
+            first = next(iter(missing.values()))
+            raise EvaluationError(
+                f"{self.store.path}: {len(missing)} of {len(jobs)} documents have no record "
+                f"(the first: {first.task}, document {first.doc_id}); evaluate before re-scoring"
+            )
+        self._decode(list(missing.values()), disable_tqdm or not self.progress)
+        found = [self.store.get(job.key) for job in jobs]
+        self.used = [record for record in found if record is not None]
+        return [record.output for record in self.used]
+
+    def _jobs(self, requests: Sequence[Instance]) -> list[_Job]:
+        seen: Counter[tuple[str, int]] = Counter()
+        jobs = []
+        for instance in requests:
+            task, doc_id = str(instance.task_name), int(instance.doc_id or 0)
+            context, gen_kwargs = instance.args[0], instance.args[1]
+            until, budget, temperature = self._wishes(task, gen_kwargs)
+            repeat = seen[task, doc_id]
+            seen[task, doc_id] += 1
+            settings = self.settings.model_copy(update={"temperature": temperature})
+            prompt_hash = digest(context)
+            key = fingerprint(
+                {
+                    "checkpoint": self.source.checkpoint,
+                    "dtype": self.source.dtype,
+                    "decoding": settings.model_dump(),
+                    "until": until,
+                    "max_new_tokens": budget,
+                    "task": task,
+                    "version": self.versions.get(task),
+                    "doc_id": doc_id,
+                    "repeat": repeat,
+                    "template": self.template_hash(),
+                    "prompt": prompt_hash,
+                }
+            )
+            stop = tuple(text for text in until if text != self.tokenizer.eos_token)
+            ids = tuple(self.tok_encode(context))
+            request = Request(prompt_ids=ids, max_new_tokens=budget, stop=stop)
+            jobs.append(
+                _Job(key, task, doc_id, repeat, prompt_hash, request, tuple(until), temperature)
+            )
+        return jobs
+
+    def _wishes(self, task: str, gen_kwargs: dict[str, Any]) -> tuple[list[str], int, float]:
+        """Stop sequences, budget and temperature of a request."""
+        wished = normalize_gen_kwargs(gen_kwargs, default_max_gen_toks=DEFAULT_BUDGET)
+        if unknown := set(wished) - KNOWN_GEN_KWARGS:
+            raise EvaluationError(
+                f"{task}: generation_kwargs {', '.join(sorted(unknown))} cannot be honoured; "
+                f"known are {', '.join(sorted(KNOWN_GEN_KWARGS))}"
+            )
+        until = handle_stop_sequences(wished["until"], self.tokenizer.eos_token)
+        budget = wished["max_gen_toks"] if self.max_new_tokens == "task" else self.max_new_tokens
+        if budget < 1:
+            raise EvaluationError(f"{task}: max_gen_toks is {budget}; it must be at least 1")
+        temperature = float(wished.get("temperature", 0.0)) if wished["do_sample"] else 0.0
+        return [text for text in until if text], budget, self.settings.temperature or temperature
+
+    def _decode(self, jobs: list[_Job], quiet: bool) -> None:
+        """Decode in batches of like length, keeping each batch as it finishes."""
+        if not jobs:
+            return
+        fitting = [job for job in jobs if len(job.request.prompt_ids) < self.source.context]
+        if too_long := [job for job in jobs if len(job.request.prompt_ids) >= self.source.context]:
+            log.warning(
+                "%d prompts do not fit the context of %d tokens (the first: %s, document %d); "
+                "they count as truncated",
+                len(too_long), self.source.context, too_long[0].task, too_long[0].doc_id,
+            )  # fmt: skip
+            nothing = Generation(ids=[], accepted=[], finish="context", confidence=[])
+            self.store.add(self._record(job, nothing, 0.0) for job in too_long)
+        ordered = Collator(
+            fitting,
+            sort_fn=lambda job: (-len(job.request.prompt_ids), job.request.prompt_ids),
+            group_fn=lambda job: {"temperature": job.temperature},
+            group_by="gen_kwargs",
+        )
+        what = f"{self.benchmark or jobs[0].task} {self.settings.id}"
+        with tqdm(total=len(fitting), desc=what, unit="doc", disable=quiet, leave=False) as bar:
+            for batch in ordered.get_batched(n=self.batch_size):
+                decoder = self._decoder(batch[0].temperature)
+                start = time.perf_counter()
+                made = decoder.generate([job.request for job in batch])
+                share = (time.perf_counter() - start) / len(batch)
+                self.store.add(
+                    self._record(job, generation, share)
+                    for job, generation in zip(batch, made, strict=True)
+                )
+                bar.update(len(batch))
+
+    def _decoder(self, temperature: float) -> Any:
+        if temperature not in self._decoders:
+            assert self.source.load is not None
+            settings = self.settings.model_copy(update={"temperature": temperature})
+            self._decoders[temperature] = make_decoder(self.source.load(), self.tokenizer, settings)
+        return self._decoders[temperature]
+
+    def _record(self, job: _Job, generation: Generation, seconds: float) -> Record:
+        text = self.tokenizer.decode(generation.ids, skip_special_tokens=True)
+        finish = generation.finish
+        return Record(
+            fingerprint=job.key,
+            benchmark=self.benchmark or job.task,
+            task=job.task,
+            doc_id=job.doc_id,
+            repeat=job.repeat,
+            prompt_hash=job.prompt_hash,
+            output=postprocess_generated_text(text, list(job.until), None),
+            tokens=len(generation.ids),
+            forwards=len(generation.accepted),
+            accepted=list(generation.accepted),
+            finish=finish,
+            truncated=finish in ("budget", "context"),
+            score=None,
+            seconds=round(seconds, 6),
+            confidence=[round(value, 5) for value in generation.confidence],
+        )
+
+    def scored(self, scores: Mapping[tuple[str, int], float]) -> list[Record]:
+        """The records last used with their scores, which are written to the store."""
+        done = [replace(r, score=scores[r.task, r.doc_id]) for r in self.used]
+        if done != self.used or len(done) != len(self.store):
+            self.store.replace(done)
+        return done
+
+    # ------------------------------------------------------------------ what is not offered
+
+    def loglikelihood(self, requests: Any, disable_tqdm: bool = False) -> Any:
+        raise _only_generation()
+
+    def loglikelihood_rolling(self, requests: Any, disable_tqdm: bool = False) -> Any:
+        raise _only_generation()
+
+    def _loglikelihood_tokens(self, requests: Any, **kwargs: Any) -> Any:
+        raise _only_generation()
+
+
+def _only_generation() -> EvaluationError:
+    return EvaluationError(
+        "the model `mars` generates text and gives no log-likelihoods: choose tasks with "
+        "output_type generate_until, or evaluate the checkpoint with lm-eval's `hf` model"
+    )
+
+
+def _positive(name: str, value: int | str) -> int:
+    try:
+        number = int(value)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise EvaluationError(f"{name} is {value!r}: give a whole number of at least 1")
+    return number
+
+
+def _device(wanted: str | None) -> str:
+    """The device asked for; where a GPU is lm-eval's default and absent, the CPU."""
+    import torch
+
+    if wanted is None or (wanted.startswith("cuda") and not torch.cuda.is_available()):
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return wanted
+
+
+def _decoding(given: dict[str, Any]) -> Decoding:
+    """The decoding settings among the model's arguments; anything else is an error."""
+    own = ["pretrained", "batch_size", "max_new_tokens", "dtype", "device", "records", "benchmark"]
+    known = [*own, *Decoding.model_fields]
+    given = {name: value for name, value in given.items() if value is not None}
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+            raise EvaluationError(f"model argument {name!r} is unknown; {hint}")
+    values = {"decoder": "mars", **given}
+    if values["decoder"] != "ar":
+        values.setdefault("block_size", 4)
+    if values["decoder"] == "block_diffusion":
+        values.setdefault("cache", "none")
+    try:
+        return Decoding(**values)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        name = ".".join(str(part) for part in problem["loc"])
+        raise EvaluationError(
+            f"model argument {name}={problem['input']}: {problem['msg']}"
+        ) from None

@@ -1,0 +1,191 @@
+"""Evaluate one trained variant: every benchmark under every decoding setting of the study."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mars.config import Decoding, Study
+from mars.evaluation.benchmarks import LoadedBenchmark, Outcome, load_benchmarks, run_benchmark
+from mars.evaluation.lm_eval_model import EvaluationError, MarsLM, Source, open_checkpoint
+from mars.evaluation.records import Record, RecordStore, write_atomically
+
+COLUMNS = (
+    "study", "seed", "scale", "variant", "benchmark", "decoder", "block_size", "tau", "rule",
+    "cache", "metric", "score", "metrics", "documents", "tokens", "forwards", "tokens_per_forward",
+    "truncated", "seconds", "checkpoint", "records",
+)  # fmt: skip
+
+
+def evaluate_variant(
+    study: Study,
+    seed: int,
+    scale: str,
+    variant: str,
+    checkpoint: Path | str,
+    out: Path,
+    *,
+    include_path: Sequence[str | Path] = (),
+    generate: bool = True,
+) -> None:
+    """Evaluate a variant: records under ``out/evaluation``, then ``out/evaluation.csv``.
+
+    Documents that have a record of these very settings are not decoded again, so a killed run
+    goes on where it stopped.
+
+    Args:
+        study: the study.
+        seed, scale, variant: which of its runs this is.
+        checkpoint: folder, or ``embedded:<name>``.
+        out: the run's folder, ``results/<study>/seed<k>/<scale>/<variant>``.
+        include_path: folders of further lm-eval task files.
+        generate: False scores the records that are there and runs no model.
+
+    Raises:
+        EvaluationError, CheckpointError, RecordError: one line for the user.
+    """
+    out = Path(out)
+    _check_run(study, scale, variant)
+    source = open_checkpoint(checkpoint, study.training.dtype, _device(), generate)
+    loaded = load_benchmarks(study.evaluation.benchmarks, include_path)
+    _use_threads(study.evaluation.threads)
+    work = [(b, s) for b in loaded.values() for s in study.decodings(variant, b.name)]
+    lm: MarsLM | None = None
+    rows = []
+    for number, (benchmark, settings) in enumerate(work, 1):
+        path = out / "evaluation" / benchmark.name / f"{settings.id}.jsonl"
+        if lm is None:
+            lm = _model(study, source, settings)
+        lm.use(settings, RecordStore(path), benchmark.name, benchmark.versions)
+        outcome = run_benchmark(lm, benchmark, study.evaluation.limit)
+        records = lm.scored(outcome.scores)
+        names = {"study": study.study, "seed": seed, "scale": scale, "variant": variant}
+        row = names | _row(benchmark, settings, outcome, records)
+        row |= {"checkpoint": source.checkpoint, "records": _relative(path, out)}
+        rows.append(row)
+        print(
+            f"[{number}/{len(work)}] {scale} {variant} {benchmark.name} {settings.id}: "
+            f"{row['score']} %, {row['tokens_per_forward']} tokens per forward, "
+            f"{row['seconds']} s",
+            file=sys.stderr,
+            flush=True,
+        )
+        _write_setup(benchmark, lm, out)
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_atomically(out / "evaluation.csv", text.getvalue())
+
+
+def rescore(
+    study: Study,
+    seed: int,
+    scale: str,
+    variant: str,
+    checkpoint: Path | str,
+    out: Path,
+    *,
+    include_path: Sequence[str | Path] = (),
+) -> None:
+    """Score the records of a finished evaluation anew; no model runs, none is loaded.
+
+    The checkpoint's tokenizer and hash are needed to find the records that belong to it.
+    """
+    evaluate_variant(
+        study, seed, scale, variant, checkpoint, out, include_path=include_path, generate=False
+    )
+
+
+def _check_run(study: Study, scale: str, variant: str) -> None:
+    if variant not in study.variants:
+        raise EvaluationError(
+            f"variant {variant!r} is not in study {study.study!r}; "
+            f"choose from {', '.join(study.variants)}"
+        )
+    if scale not in study.scales_of(variant):
+        raise EvaluationError(
+            f"variant {variant!r} is not made at scale {scale!r}; "
+            f"choose from {', '.join(study.scales_of(variant))}"
+        )
+
+
+def _device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _use_threads(threads: int) -> None:
+    import torch
+
+    torch.set_num_threads(threads)
+
+
+def _model(study: Study, source: Source, settings: Decoding) -> MarsLM:
+    evaluation = study.evaluation
+    return MarsLM(source, evaluation.batch_size, evaluation.max_new_tokens, **settings.model_dump())
+
+
+def _row(
+    benchmark: LoadedBenchmark, settings: Decoding, outcome: Outcome, records: list[Record]
+) -> dict[str, Any]:
+    tokens = sum(record.tokens for record in records)
+    forwards = sum(record.forwards for record in records)
+    return {
+        "benchmark": benchmark.name,
+        "decoder": settings.decoder,
+        "block_size": settings.block_size,
+        "tau": settings.tau,
+        "rule": settings.rule,
+        "cache": settings.cache,
+        "metric": benchmark.metric,
+        "score": round(100 * outcome.score, 4),
+        "metrics": json.dumps(outcome.metrics, sort_keys=True),
+        "documents": len({(record.task, record.doc_id) for record in records}),
+        "tokens": tokens,
+        "forwards": forwards,
+        "tokens_per_forward": round(tokens / max(forwards, 1), 4),
+        "truncated": round(sum(record.truncated for record in records) / len(records), 6),
+        "seconds": round(sum(record.seconds for record in records), 3),
+    }
+
+
+def _relative(path: Path, out: Path) -> str:
+    """Relative to ``results/<study>``, three folders above the run's."""
+    return Path(os.path.relpath(path.resolve(), out.resolve().parents[2])).as_posix()
+
+
+def _write_setup(benchmark: LoadedBenchmark, lm: MarsLM, out: Path) -> None:
+    """Beside the records: what lm-eval asked, to check a prompt by eye."""
+    from lm_eval import __version__
+
+    tasks = {}
+    for name, task in benchmark.tasks.items():
+        prompt, gen_kwargs = task.instances[0].args[:2]
+        tasks[name] = {
+            "version": str(task.VERSION),
+            "documents": len({instance.doc_id for instance in task.instances}),
+            "num_fewshot": task.get_config("num_fewshot"),
+            "generation_kwargs": gen_kwargs,
+            "first_prompt": prompt,
+            "first_prompt_ids": lm.tok_encode(prompt),
+        }
+    setup = {
+        "benchmark": benchmark.name,
+        "metric": benchmark.metric,
+        "lm_eval": __version__,
+        "checkpoint": lm.source.checkpoint,
+        "chat_template": lm.template_hash(),
+        "dtype": lm.source.dtype,
+        "max_new_tokens": lm.max_new_tokens,
+        "tasks": tasks,
+    }
+    path = out / "evaluation" / benchmark.name / "setup.json"
+    write_atomically(path, json.dumps(setup, indent=2, ensure_ascii=False) + "\n")

@@ -1,0 +1,100 @@
+"""A model-free decoder and a study of the toy benchmarks, small enough for a desk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from mars.config import Study, parse_study
+from mars.decoding import Generation, Request
+from mars.embedded.tokenizer import build_tokenizer
+from mars.evaluation import lm_eval_model
+from mars.evaluation.lm_eval_model import Source
+
+REPOSITORY = Path(__file__).parents[2]
+TOY = ("toy_ifeval", "toy_bbh", "toy_mmlu_pro", "toy_gpqa", "toy_gsm8k", "toy_humaneval")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Any:
+    return build_tokenizer()
+
+
+@dataclass
+class FakeDecoders:
+    """Stands in for ``make_decoder``: answers by a function of the prompt's text, and counts."""
+
+    tokenizer: Any
+    answer: Callable[[str], str] = lambda prompt: prompt[-20:]
+    settings: list[Any] = field(default_factory=list)
+    batches: list[list[Request]] = field(default_factory=list)
+    die_after: int | None = None
+
+    @property
+    def asked(self) -> int:
+        return sum(len(batch) for batch in self.batches)
+
+    def make(self, model: Any, tokenizer: Any, settings: Any) -> Any:
+        self.settings.append(settings)
+        return self
+
+    def generate(self, requests: Sequence[Request]) -> list[Generation]:
+        if self.die_after is not None and len(self.batches) >= self.die_after:
+            raise KeyboardInterrupt
+        self.batches.append(list(requests))
+        return [self._one(request) for request in requests]
+
+    def _one(self, request: Request) -> Generation:
+        text = self.answer(self.tokenizer.decode(request.prompt_ids, skip_special_tokens=False))
+        finish: Any = "end_of_turn"
+        for stop in request.stop:
+            if stop in text:
+                text, finish = text[: text.index(stop) + len(stop)], "stop"
+        ids = self.tokenizer.encode(text)
+        if finish == "end_of_turn":
+            ids.append(self.tokenizer.eos_token_id)
+        if len(ids) > request.max_new_tokens:
+            ids, finish = ids[: request.max_new_tokens], "budget"
+        pairs = [2] * (len(ids) // 2) + [1] * (len(ids) % 2)
+        return Generation(ids, pairs, finish, [0.987654321] * len(ids))
+
+
+@pytest.fixture
+def fake(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> FakeDecoders:
+    decoders = FakeDecoders(tokenizer)
+    monkeypatch.setattr(lm_eval_model, "make_decoder", decoders.make)
+    return decoders
+
+
+@pytest.fixture
+def source(tokenizer: Any) -> Source:
+    return Source(tokenizer, checkpoint="c0ffee", context=256, dtype="float32", load=lambda: None)
+
+
+@pytest.fixture
+def study() -> Study:
+    """The embedded study, with few documents and thresholds."""
+    raw = yaml.safe_load((REPOSITORY / "config" / "embedded.yaml").read_text())
+    raw["study"] = "test"
+    raw["evaluation"] |= {
+        "limit": 6,
+        "batch_size": 4,
+        "sweep": "none",
+        "acceptance": None,
+        "jacobi": None,
+    }
+    return parse_study(raw)
