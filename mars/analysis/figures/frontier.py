@@ -1,0 +1,251 @@
+"""The speed–quality frontier: score against tokens per forward, over the thresholds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from mars.analysis import labels, paper
+from mars.analysis.figures import style
+from mars.analysis.results import as_rows
+from mars.analysis.summary import summarise
+from mars.config import Study
+
+TITLE = "Speed–quality frontier"
+ALT = (
+    "One panel for each scale and benchmark: score in per cent against tokens per forward, a "
+    "curve for each block size of MARS with and without the SFT loss, from threshold 1 at the "
+    "left to 0.5 at the right, and AR SFT as a horizontal line."
+)
+
+
+def data(study: Study, results: Path) -> pd.DataFrame:
+    """Points of every curve.
+
+    Columns: scale, benchmark, variant, curve (ar, sft, no_sft, paper), block_size, tau, score,
+    low, high (95 %, documents), forwards (tokens per forward). In rows of curve ``paper``, score
+    is AR SFT's here plus the paper's own difference from its AR SFT.
+    """
+    summary = summarise(study, results)
+    rows: list[dict[str, Any]] = []
+    for scale in study.scales:
+        reference = labels.reference(study, scale)
+        for benchmark in study.evaluation.panels:
+            base: float | None = None
+            for name in labels.ordered(study, scale):
+                variant = study.variants[name]
+                curve = _curve(study, name)
+                if curve is None or (curve == "ar" and name != reference):
+                    continue
+                for tau in summary.thresholds(name, benchmark):
+                    at = summary.decoding(name, benchmark, tau)
+                    score = summary.score(scale, name, benchmark, at)
+                    count = summary.tokens_per_forward(scale, name, benchmark, at)
+                    if score is None or count is None:
+                        continue
+                    if curve == "ar":
+                        base = score.value
+                    low, high = score.interval or (np.nan, np.nan)
+                    rows.append(
+                        {
+                            "scale": scale,
+                            "benchmark": benchmark,
+                            "variant": name,
+                            "curve": curve,
+                            "block_size": variant.block_size,
+                            "tau": tau,
+                            "score": score.value,
+                            "low": low,
+                            "high": high,
+                            "forwards": count.value,
+                        }
+                    )
+            if base is not None:
+                rows += _paper(study, scale, benchmark, base)
+    names = ["scale", "benchmark", "variant", "curve", "block_size", "tau"]
+    return pd.DataFrame(rows, columns=[*names, "score", "low", "high", "forwards"])
+
+
+def _curve(study: Study, name: str) -> str | None:
+    variant = study.variants[name]
+    if variant.objective == "mars" and variant.alignment == "decoder":
+        return {"MARS": "sft", labels.NO_SFT: "no_sft"}.get(str(labels.paper_model(variant)))
+    return "ar" if labels.paper_model(variant) == labels.AR_SFT else None
+
+
+def _paper(study: Study, scale: str, benchmark: str, base: float) -> list[dict[str, Any]]:
+    """The paper's τ = 0.95 points, each at its difference from the paper's AR SFT."""
+    at = study.scales[scale].paper
+    column = study.evaluation.benchmarks[benchmark].column
+    theirs = paper.scores("table2", at, labels.AR_SFT, None)
+    rows = []
+    for size in style.block_sizes(study):
+        score = paper.multi_token(at, size, 0.95, "accuracy")
+        count = paper.multi_token(at, size, 0.95, "tokens_per_forward")
+        if theirs is None or score is None or count is None or column not in score:
+            continue
+        rows.append(
+            {
+                "scale": scale,
+                "benchmark": benchmark,
+                "variant": "paper",
+                "curve": "paper",
+                "block_size": size,
+                "tau": 0.95,
+                "score": base + score[column] - theirs[column],
+                "low": np.nan,
+                "high": np.nan,
+                "forwards": count[column],
+            }
+        )
+    return rows
+
+
+def figure(study: Study, results: Path) -> Figure:
+    """Scales down, benchmarks across."""
+    points = data(study, results)
+    scales, panels = list(study.scales), study.evaluation.panels
+    made = Figure(figsize=(3.9 * len(panels), 3.1 * len(scales) + 0.7), layout="constrained")
+    axes = made.subplots(len(scales), max(len(panels), 1), squeeze=False)
+    for i, scale in enumerate(scales):
+        for j, benchmark in enumerate(panels):
+            ax = axes[i][j]
+            column = study.evaluation.benchmarks[benchmark].column
+            shown = column if column == benchmark else f"{benchmark} (for {column})"
+            ax.set_title(f"{scale} · {shown}", loc="left")
+            here = points[(points["scale"] == scale) & (points["benchmark"] == benchmark)]
+            if here.empty:
+                style.nothing(ax)
+                continue
+            _panel(study, ax, here)
+            if i == len(scales) - 1:
+                ax.set_xlabel("tokens per forward")
+            if j == 0:
+                ax.set_ylabel("score (%)")
+    made.legend(
+        handles=_legend(study, points),
+        loc="outside lower center",
+        ncols=4,
+        handlelength=2.6,
+        columnspacing=1.4,
+    )
+    return made
+
+
+def _panel(study: Study, ax: Axes, here: pd.DataFrame) -> None:
+    ar = here[here["curve"] == "ar"]
+    for row in as_rows(ar):
+        ax.axhline(row["score"], color=style.INK, linewidth=1.0, linestyle=(0, (1, 1.5)))
+        ax.axhspan(row["low"], row["high"], color=style.INK, alpha=0.06, linewidth=0)
+        ax.plot([1.0], [row["score"]], marker="*", markersize=9, color=style.INK, linestyle="none")
+    pairs = here[["curve", "block_size"]].drop_duplicates().sort_values(["curve", "block_size"])
+    for curve, size in pairs.to_numpy():
+        line = here[(here["curve"] == curve) & (here["block_size"] == size)]
+        if curve == "ar":
+            continue
+        size = int(size)
+        colour, marker = style.colour(study, size), style.marker(study, size)
+        if curve == "paper":
+            ax.plot(
+                line["forwards"],
+                line["score"],
+                linestyle="none",
+                marker=marker,
+                markersize=7,
+                markerfacecolor="none",
+                markeredgecolor=colour,
+                markeredgewidth=1.1,
+            )
+            continue
+        line = line.sort_values("tau", ascending=False)
+        solid = curve == "sft"
+        if solid:
+            ax.vlines(
+                line["forwards"], line["low"], line["high"], color=colour, alpha=0.3, linewidth=0.9
+            )
+        ax.plot(
+            line["forwards"],
+            line["score"],
+            color=colour,
+            marker=marker,
+            linestyle="-" if solid else (0, (4, 2)),
+            linewidth=1.8 if solid else 1.2,
+            markersize=4.5 if solid else 3.5,
+            alpha=1.0 if solid else 0.85,
+        )
+    _name_thresholds(study, ax, here[here["curve"] == "sft"])
+    span = here[["score", "low", "high"]]
+    low, high = float(np.nanmin(span)), float(np.nanmax(span))
+    right = float(here["forwards"].max())
+    ax.set_xlim(0.96, max(right + 0.16 * (right - 0.96), 1.3))
+    ax.set_ylim(max(0.0, low - 1.5), min(100.0, high + 1.5))
+
+
+def _name_thresholds(study: Study, ax: Axes, curves: pd.DataFrame) -> None:
+    """Write the thresholds along the curve of the largest block, the first and the last."""
+    if curves.empty:
+        return
+    size = int(curves["block_size"].max())
+    line = curves[(curves["block_size"] == size) & (curves["tau"] < 1)].sort_values("tau")
+    for row in as_rows(line.iloc[[0, -1]] if len(line) > 1 else line):
+        ax.annotate(
+            f"τ = {row['tau']:g}",
+            (row["forwards"], row["score"]),
+            xytext=(3, 7),
+            textcoords="offset points",
+            fontsize=8,
+            color=style.colour(study, size),
+        )
+
+
+def _legend(study: Study, points: pd.DataFrame) -> list[Line2D]:
+    handles = []
+    for size in style.block_sizes(study):
+        colour, marker = style.colour(study, size), style.marker(study, size)
+        handles.append(Line2D([], [], color=colour, marker=marker, label=f"MARS, B = {size}"))
+    curves = set(points["curve"])
+    if "no_sft" in curves:
+        dashed = (0, (4, 2))
+        handles.append(Line2D([], [], color=style.GREY, ls=dashed, label="without the SFT loss"))
+    if "ar" in curves:
+        handles.append(
+            Line2D([], [], color=style.INK, ls=(0, (1, 1.5)), marker="*", ms=9, label="AR SFT")
+        )
+    if "paper" in curves:
+        handles.append(
+            Line2D(
+                [],
+                [],
+                color=style.GREY,
+                ls="none",
+                marker="o",
+                ms=7,
+                mfc="none",
+                label="paper, τ 0.95 (its change from AR SFT)",
+            )
+        )
+    return handles
+
+
+def caption(study: Study) -> str:
+    """The caption, in plain text."""
+    taus = sorted({1.0, *study.evaluation.thresholds, *study.evaluation.sweep_thresholds})
+    text = (
+        f"Speed–quality frontier. Score against tokens per forward as the threshold τ falls from "
+        f"1 (left) to {taus[0]:g} (right), one curve a block size B; dashed: trained without the "
+        "SFT loss. The star and dotted line are AR SFT. Vertical bars and the band are 95 % "
+        "bootstrap intervals over documents only."
+    )
+    if any(scale.paper for scale in study.scales.values()):
+        text += (
+            " Hollow markers are the paper's models at τ = 0.95: at its tokens per forward, and "
+            "as far from our AR SFT as they are from the paper's, since absolute scores of "
+            "different models and benchmarks do not compare."
+        )
+    return text

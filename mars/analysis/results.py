@@ -1,0 +1,283 @@
+"""Reading a study's results folder, and saying what it lacks.
+
+``results`` is always the folder of one study, ``results/<study>``. Loaders return what is there:
+a file that does not exist yet adds no rows. :func:`missing` lists the gaps and the command that
+fills each.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from mars.config import Study
+
+EVALUATION_COLUMNS = {
+    "study": "str",
+    "seed": "int64",
+    "scale": "str",
+    "variant": "str",
+    "benchmark": "str",
+    "decoder": "str",  # ar, mars, block_diffusion, jacobi
+    "block_size": "int64",  # tokens drafted a step; 1 for ar
+    "tau": "float64",
+    "rule": "str",  # probability, entropy, margin
+    "cache": "str",
+    "metric": "str",
+    "score": "float64",  # per cent, the benchmark's primary metric
+    "metrics": "str",  # JSON of every metric lm-eval reports
+    "documents": "int64",
+    "tokens": "int64",
+    "forwards": "int64",
+    "tokens_per_forward": "float64",
+    "truncated": "float64",  # share of documents cut by the token budget
+    "seconds": "float64",
+    "checkpoint": "str",
+    "records": "str",  # path below the study's results folder
+}
+"""Columns of ``evaluation.csv``: one row per (benchmark, decoding setting)."""
+
+THROUGHPUT_COLUMNS = {
+    "seed": "int64",
+    "method": "str",  # generate (transformers' own), ar (ours, one token), mars
+    "cache": "str",  # none, block, cursor
+    "cache_block": "float64",  # B_cache, only with cache: block
+    "batch_size": "int64",
+    "repeat": "int64",
+    "seconds": "float64",
+    "tokens": "int64",
+    "tokens_per_s": "float64",
+    "forwards": "int64",  # summed over rows
+    "tokens_per_forward": "float64",
+    "peak_memory_mb": "float64",
+}
+"""Columns of ``throughput.csv``: one row per (method, cache, batch size, repeat)."""
+
+TRAINING_COLUMNS = (
+    *("seed", "scale", "variant", "step", "epoch", "examples", "learning_rate"),
+    *("loss", "loss_ar", "loss_mask", "grad_norm", "seconds"),
+)
+"""Columns of the loss curves: one row per logged optimizer step."""
+
+
+class ResultsError(ValueError):
+    """A results file that cannot be read; the message is one line for the user."""
+
+
+def run_folder(results: Path, seed: int, scale: str, variant: str) -> Path:
+    """Where the results of one run lie."""
+    return results / f"seed{seed}" / scale / variant
+
+
+def _read_csv(path: Path, columns: dict[str, str], required: set[str]) -> pd.DataFrame:
+    text = {name for name, kind in columns.items() if kind == "str"}
+    try:
+        frame = pd.read_csv(path, dtype=dict.fromkeys(text, "str"), keep_default_na=True)
+    except (ValueError, OSError, UnicodeDecodeError) as error:
+        raise ResultsError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
+    if lost := sorted(required - set(frame.columns)):
+        raise ResultsError(f"{path}: no column {lost[0]!r}; delete the file and run its step again")
+    for name, kind in columns.items():
+        if name not in frame:
+            frame[name] = pd.Series([None] * len(frame), dtype="str" if kind == "str" else "float")
+        elif kind == "float64":
+            frame[name] = pd.to_numeric(frame[name], errors="raise").astype("float64")
+    return frame[list(columns)]
+
+
+def load_evaluation(results: Path) -> pd.DataFrame:
+    """Every ``evaluation.csv`` of a study as one frame (columns: ``EVALUATION_COLUMNS``)."""
+    required = set(EVALUATION_COLUMNS) - {"metrics", "truncated", "seconds", "checkpoint", "cache"}
+    frames = [
+        _read_csv(path, EVALUATION_COLUMNS, required)
+        for path in sorted(results.glob("seed*/*/*/evaluation.csv"))
+    ]
+    frames = [f.assign(block_size=f["block_size"].fillna(1).astype(int)) for f in frames if len(f)]
+    if frames:
+        return pd.concat(frames, ignore_index=True)
+    return pd.DataFrame({n: pd.Series(dtype=k) for n, k in EVALUATION_COLUMNS.items()})
+
+
+def load_throughput(results: Path) -> pd.DataFrame:
+    """Every ``throughput.csv`` of a study as one frame (columns: ``THROUGHPUT_COLUMNS``)."""
+    required = {"method", "cache", "batch_size", "seconds", "tokens"}
+    frames = []
+    for path in sorted(results.glob("seed*/throughput.csv")):
+        frame = _read_csv(path, THROUGHPUT_COLUMNS, required)
+        frame["seed"] = int(path.parent.name.removeprefix("seed"))
+        rate = frame["tokens"] / frame["seconds"]
+        frame["tokens_per_s"] = frame["tokens_per_s"].fillna(rate)
+        frames.append(frame)
+    if frames:
+        return pd.concat(frames, ignore_index=True)
+    return pd.DataFrame({n: pd.Series(dtype=k) for n, k in THROUGHPUT_COLUMNS.items()})
+
+
+def load_training(results: Path) -> pd.DataFrame:
+    """Loss curves of every run (columns: ``TRAINING_COLUMNS``)."""
+    frames = []
+    for path in sorted(results.glob("seed*/*/*/training.csv")):
+        columns = dict.fromkeys(TRAINING_COLUMNS[3:], "float64")
+        frame = _read_csv(path, columns, {"step", "loss"})
+        variant, scale, seed = path.parent, path.parents[1], path.parents[2]
+        frame.insert(0, "variant", variant.name)
+        frame.insert(0, "scale", scale.name)
+        frame.insert(0, "seed", int(seed.name.removeprefix("seed")))
+        frames.append(frame)
+    if frames:
+        return pd.concat(frames, ignore_index=True)
+    return pd.DataFrame({n: pd.Series(dtype="float64") for n in TRAINING_COLUMNS})
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A JSON object of the results folder, or None where the file is not there."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (ValueError, OSError) as error:
+        raise ResultsError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
+    if not isinstance(found, dict):
+        raise ResultsError(f"{path}: expected a JSON object, got {type(found).__name__}")
+    return found
+
+
+def training_costs(study: Study, results: Path) -> pd.DataFrame:
+    """``training.json`` of every run, one row each, with seed, scale and variant."""
+    rows = []
+    for seed in study.seeds:
+        for scale, variant in study.runs():
+            found = read_json(run_folder(results, seed, scale, variant) / "training.json")
+            if found is not None:
+                rows.append({"seed": seed, "scale": scale, "variant": variant, **found})
+    return pd.DataFrame(rows, columns=None if rows else ["seed", "scale", "variant"])
+
+
+def as_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a frame as mappings, by column name."""
+    return [{str(k): v for k, v in row.items()} for row in frame.to_dict("records")]
+
+
+# ------------------------------------------------------------------------------------- records
+
+
+@dataclass(frozen=True)
+class Documents:
+    """The records of one (model, benchmark, decoding), one entry per document, by key."""
+
+    keys: tuple[tuple[str, str], ...]  # (sub-task, document id), sorted
+    tasks: NDArray[Any]
+    scores: NDArray[np.float64]  # per cent
+    tokens: NDArray[np.float64]
+    forwards: NDArray[np.float64]
+
+
+def iter_records(path: Path) -> Iterator[dict[str, Any]]:
+    """Records of one JSONL file; a half-written last line is left out."""
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                yield json.loads(line)
+            except ValueError:
+                if line.endswith("\n"):
+                    raise ResultsError(
+                        f"{path}: line {number} is not JSON; delete it and evaluate again"
+                    ) from None
+
+
+def load_records(results: Path, records: str) -> pd.DataFrame:
+    """All fields of the records of one JSONL file (``records`` as in ``evaluation.csv``)."""
+    return pd.DataFrame(iter_records(results / records))
+
+
+def load_documents(results: Path, records: str) -> Documents | None:
+    """What statistics need of one records file; None where it is absent or not scored."""
+    path = results / records
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return _documents(path, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=4096)
+def _documents(path: Path, mtime: int, size: int) -> Documents | None:
+    last: dict[tuple[str, str], tuple[float, float, float]] = {}
+    for record in iter_records(path):
+        if record.get("score") is None:
+            continue
+        key = (str(record["task"]), str(record["doc_id"]))
+        last[key] = (100 * float(record["score"]), record["tokens"], record["forwards"])
+    if not last:
+        return None
+    keys = tuple(sorted(last))
+    values = np.array([last[key] for key in keys], dtype=np.float64)
+    tasks = np.array([task for task, _ in keys])
+    return Documents(keys, tasks, values[:, 0], values[:, 1], values[:, 2])
+
+
+# ------------------------------------------------------------------------------------- missing
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A result that is not there, and the command that makes it."""
+
+    what: str
+    command: str
+
+
+def missing(study: Study, results: Path) -> list[Missing]:
+    """What a study's results lack, in the order in which it would be made."""
+    gaps = []
+
+    def add(what: str, *targets: Path) -> None:
+        names = " ".join(t.as_posix() for t in targets)
+        forced = f" --forcerun {names}" if all(t.exists() for t in targets) else ""
+        # the target comes first: --configfile takes every word that follows it
+        gaps.append(
+            Missing(
+                what,
+                f"snakemake --cores 8 {names}{forced} --configfile config/{study.study}.yaml",
+            )
+        )
+
+    have = load_evaluation(results)
+    fields = ["seed", "scale", "variant", "benchmark", "decoder", "block_size", "tau", "rule"]
+    known = set(have[fields].itertuples(index=False, name=None))
+    for seed in study.seeds:
+        for scale, variant in study.runs():
+            folder = run_folder(results, seed, scale, variant)
+            where = f"seed {seed}, {scale}, {variant}"
+            if variant != "base":
+                lost = [n for n in ("training.csv", "training.json") if not (folder / n).exists()]
+                if lost:
+                    add(f"training of {where}", *(folder / n for n in lost))
+            if not (folder / "evaluation.csv").exists():
+                add(f"evaluation of {where}", folder / "evaluation.csv")
+                continue
+            for benchmark in study.evaluation.benchmarks:
+                wanted = [
+                    (seed, scale, variant, benchmark, d.decoder, d.block_size, d.tau, d.rule)
+                    for d in study.decodings(variant, benchmark)
+                ]
+                absent = [w for w in wanted if w not in known]
+                if absent:
+                    taus = ", ".join(dict.fromkeys(f"{w[4]} τ {w[6]:g} {w[7]}" for w in absent))
+                    add(f"evaluation of {where} on {benchmark} ({taus})", folder / "evaluation.csv")
+        path = results / f"seed{seed}" / "throughput.csv"
+        if study.throughput and not path.exists():
+            add(f"wall-clock grid of seed {seed}", path)
+    if not (results / "environment.json").exists():
+        add("the run's environment", results / "environment.json")
+    return gaps

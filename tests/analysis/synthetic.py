@@ -1,0 +1,231 @@
+"""MADE-UP results, laid out exactly as docs/architecture.md says. Nothing here was measured.
+
+``make_results(folder, study)`` writes a whole results folder from a made-up law: skill rises with
+scale and training, falls with the threshold, tokens per forward rise with B. Records agree with
+``evaluation.csv``: scores are recomputed from them.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from mars.config import Decoding, Study, dump_study, load_study
+
+ROOT = Path(__file__).parents[2]
+SUBTASKS = {"toy_bbh": ("boolean", "objects", "sorting")}
+SKILL = {"toy_ifeval": 62, "toy_bbh": 55, "toy_mmlu_pro": 45, "toy_gpqa": 58, "toy_gsm8k": 60}
+
+
+def embedded() -> Study:
+    return load_study(ROOT / "config" / "embedded.yaml")
+
+
+def rng_of(*key: object) -> np.random.Generator:
+    return np.random.default_rng(zlib.crc32(repr(key).encode()))
+
+
+def skill(study: Study, scale: str, variant: str, benchmark: str, d: Decoding) -> float:
+    """The made-up true score, per cent."""
+    made = study.variants[variant]
+    value = SKILL.get(benchmark, 50.0) + 8.0 * list(study.scales).index(scale)
+    if made.objective is None:
+        value -= 15
+    if made.objective == "block_diffusion":
+        value -= 12 if benchmark in ("toy_bbh", "toy_mmlu_pro") else 3
+    if made.objective == "mars":
+        value += 1 if made.ar_weight else -1.5 * np.log2(made.block_size)
+    return value - 8 * (1 - d.tau) ** 1.5
+
+
+def tokens_per_forward(benchmark: str, d: Decoding) -> float:
+    if d.decoder == "jacobi":
+        return 1.08
+    if d.decoder != "mars" or d.tau == 1.0:
+        return 1.0
+    ease = {"toy_ifeval": 0.4, "toy_bbh": 1.2, "toy_humaneval": 0.8}.get(benchmark, 0.6)
+    return 1 + ease * (0.8 + 1.2 * (1 - d.tau)) * (1 + 0.08 * np.log2(d.block_size))
+
+
+def write_records(path: Path, key: tuple, truth: float, pace: float, documents: int) -> dict:
+    """One JSONL file of made-up records; returns the sums that evaluation.csv reports."""
+    rng = rng_of("documents", *key[-1:])  # documents are the same for every model
+    ease = rng.random(documents)
+    length = rng.integers(12, 40, documents)
+    noise = rng_of("noise", *key)
+    scores = (0.85 * ease + 0.15 * noise.random(documents) < truth / 100).astype(float)
+    subtasks = SUBTASKS.get(key[-1], (key[-1],))
+    rows = []
+    for i in range(documents):
+        # forwards as real decoding has them: an accepted count each, summing to the tokens
+        accepted: list[int] = []
+        while sum(accepted) < length[i]:
+            step = 1 if pace == 1.0 else 1 + int(noise.poisson(pace - 1))
+            accepted.append(min(step, int(length[i]) - sum(accepted)))
+        rows.append(
+            {
+                "fingerprint": f"{zlib.crc32(repr((key, i)).encode()):08x}",
+                "benchmark": key[-1],
+                "task": subtasks[i % len(subtasks)],
+                "doc_id": i // len(subtasks),
+                "prompt_hash": f"{i:08x}",
+                "output": "made up",
+                "tokens": int(length[i]),
+                "forwards": len(accepted),
+                "accepted": accepted,
+                "finish": "end_of_turn",
+                "truncated": False,
+                "score": float(scores[i]),
+                "seconds": 0.01,
+                "confidence": [round(float(c), 4) for c in 1 - 0.4 * noise.random(3) ** 4],
+            }
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    by_task = [[r["score"] for r in rows if r["task"] == t] for t in subtasks]
+    tokens, forwards = sum(r["tokens"] for r in rows), sum(r["forwards"] for r in rows)
+    return {
+        "score": 100 * float(np.mean([np.mean(s) for s in by_task])),
+        "documents": documents,
+        "tokens": tokens,
+        "forwards": forwards,
+        "tokens_per_forward": tokens / forwards,
+        "truncated": 0.0,
+        "seconds": 0.01 * documents,
+    }
+
+
+def write_evaluation(
+    study: Study, results: Path, seed: int, scale: str, variant: str, documents: int
+) -> None:
+    folder = results / f"seed{seed}" / scale / variant
+    rows = []
+    for benchmark, setting in study.evaluation.benchmarks.items():
+        for d in study.decodings(variant, benchmark):
+            path = folder / "evaluation" / benchmark / f"{d.id}.jsonl"
+            truth = skill(study, scale, variant, benchmark, d)
+            key = (seed, scale, variant, d.id, benchmark)
+            sums = write_records(path, key, truth, tokens_per_forward(benchmark, d), documents)
+            rows.append(
+                {
+                    "study": study.study,
+                    "seed": seed,
+                    "scale": scale,
+                    "variant": variant,
+                    "benchmark": benchmark,
+                    "decoder": d.decoder,
+                    "block_size": d.block_size,
+                    "tau": d.tau,
+                    "rule": d.rule,
+                    "cache": d.cache,
+                    "metric": setting.metric,
+                    "metrics": json.dumps({setting.metric: sums["score"] / 100}),
+                    "checkpoint": "0" * 12,
+                    "records": path.relative_to(results).as_posix(),
+                    **sums,
+                }
+            )
+    write_csv(folder / "evaluation.csv", rows)
+
+
+def write_training(study: Study, results: Path, seed: int, scale: str, variant: str) -> None:
+    made = study.variants[variant]
+    folder = results / f"seed{seed}" / scale / variant
+    examples = 12_000 * len(made.stages)
+    noise = rng_of("training", seed, scale, variant)
+    two = made.objective != "ar_sft"
+    rows = []
+    for step in range(5, examples // 64, 5):
+        ar = 0.4 + 3 * np.exp(-step / 40) + 0.03 * noise.standard_normal()
+        mask = ar + 0.4 if two else None
+        rows.append(
+            {
+                "step": step,
+                "epoch": step * 64 / examples,
+                "examples": step * 64,
+                "learning_rate": 1e-3,
+                "loss": ar + (mask or 0),
+                "loss_ar": ar,
+                "loss_mask": mask,
+                "grad_norm": 1.0,
+                "seconds": 0.2 * step,
+            }
+        )
+    write_csv(folder / "training.csv", rows)
+    response = 30 * examples
+    fraction = (1 + (made.block_size - 1) / 30) / made.block_size
+    fraction = 1.0 if not two else (made.ar_weight + fraction) / (1 + made.ar_weight)
+    if made.alignment == "stream":
+        fraction = 0.0
+    cost = {
+        "examples": examples,
+        "clean_tokens": 70 * examples,
+        "masked_tokens": 28 * examples if two else 0,
+        "response_tokens": response,
+        "ar_signal_fraction": fraction + 0.002 * two,
+        "flops": 6e5 * 98 * examples,
+        "seconds": examples / 64 * (0.45 if two else 0.3),
+        "peak_memory_mb": 900 if two else 700,
+    }
+    (folder / "training.json").write_text(json.dumps(cost))
+
+
+def write_throughput(study: Study, results: Path, seed: int) -> None:
+    grid = study.throughput
+    assert grid is not None
+    settings: list[tuple[str, str, int | None, float]] = [
+        ("generate", "cursor", None, 0.8),
+        ("ar", "cursor", None, 1.0),
+        ("mars", "none", None, 0.7),
+        ("mars", "cursor", None, 1.6),
+        *(("mars", "block", c, 1.0 + 0.15 * i) for i, c in enumerate(grid.cache_blocks)),
+    ]
+    rows = []
+    for method, cache, block, rate in settings:
+        for batch in grid.batch_sizes:
+            for repeat in range(grid.repeats):
+                seconds = 10 / rate / batch**0.7 * (1 + 0.02 * repeat)
+                tokens = 64 * 30
+                rows.append(
+                    {
+                        "method": method,
+                        "cache": cache,
+                        "cache_block": block,
+                        "batch_size": batch,
+                        "repeat": repeat,
+                        "seconds": seconds,
+                        "tokens": tokens,
+                        "tokens_per_s": tokens / seconds,
+                        "forwards": tokens if method != "mars" else tokens // 2,
+                        "tokens_per_forward": 1.0 if method != "mars" else 2.0,
+                        "peak_memory_mb": 500 + batch,
+                    }
+                )
+    write_csv(results / f"seed{seed}" / "throughput.csv", rows)
+
+
+def write_csv(path: Path, rows: list[dict]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as out:
+        writer = csv.DictWriter(out, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def make_results(results: Path, study: Study, documents: int = 60) -> Path:
+    """A finished study's results folder, made up."""
+    for seed in study.seeds:
+        for scale, variant in study.runs():
+            if variant != "base":
+                (results / f"seed{seed}" / scale / variant).mkdir(parents=True)
+                write_training(study, results, seed, scale, variant)
+            write_evaluation(study, results, seed, scale, variant, documents)
+        if study.throughput:
+            write_throughput(study, results, seed)
+    (results / "config.yaml").write_text(dump_study(study))
+    (results / "environment.json").write_text(json.dumps({"note": "made up", "cores": 2}))
+    return results
