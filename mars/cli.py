@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
 
     table = command("table", _table, "write one table of a study's results, as CSV and Markdown")
     table.parser.add_argument("name", help="the table's name")
-    table.study().results().out("the CSV to write; the Markdown goes beside it")
+    table.study().results().out("folder to write NAME.csv and NAME.md to")
 
     figure = command("figure", _figure, "draw one figure of a study's results, as PNG and PDF")
     figure.parser.add_argument("name", help="the figure's name")

@@ -321,7 +321,8 @@ def dump_study(study: Study) -> str:
 
 def json_schema() -> str:
     """The JSON schema of a study file, as text."""
-    return json.dumps(Study.model_json_schema(), indent=2, sort_keys=True) + "\n"
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    return json.dumps(schema | Study.model_json_schema(), indent=2, sort_keys=True) + "\n"
 
 
 def _explain(error: ValidationError) -> str:

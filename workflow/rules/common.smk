@@ -1,0 +1,144 @@
+# The study, checked; its paths and wildcards; what each rule depends on. No rules here.
+import json
+import os
+import re
+import shlex
+import sys
+from pathlib import Path
+
+from snakemake.utils import validate
+
+ROOT = Path(workflow.basedir)
+sys.path[:0] = [str(ROOT), str(ROOT / "workflow" / "scripts")]
+
+from mars import jobs
+from mars.config import ConfigError, parse_study
+from sources import data_files, registry, sources
+
+STUDY_FILE = " + ".join(os.path.relpath(path) for path in workflow.configfiles)
+try:
+    study = parse_study(config, STUDY_FILE)
+except ConfigError as error:
+    sys.exit(str(error))
+validate(config, "../schemas/config.schema.json", set_default=False)
+
+RESULTS = f"results/{study.study}"
+FIGURES = f"figures/{study.study}"
+REPORTS = f"reports/{study.study}"
+RUN = "seed{seed}/{scale}/{variant}"
+TRAINED = [name for name, variant in study.variants.items() if variant.objective]
+
+# What the registries name, and the source file of each.
+OBJECTIVE_FILES = registry(ROOT, "mars/training/objectives/__init__.py", "REGISTRY")
+DECODER_FILES = registry(ROOT, "mars/decoding/__init__.py", "DECODERS")
+TABLE_FILES = registry(ROOT, "mars/analysis/tables/__init__.py", "TABLES")
+FIGURE_FILES = registry(ROOT, "mars/analysis/figures/__init__.py", "FIGURES")
+
+# Jobs run this very Python, and end with this very Snakemake even where it is killed (mars.jobs).
+shell.prefix(
+    f"set -euo pipefail; export {jobs.PARENT_VARIABLE}={os.getpid()}; "
+    f"export PATH={shlex.quote(os.path.dirname(sys.executable))}:$PATH; "
+)
+
+
+wildcard_constraints:
+    seed=r"\d+",
+    scale="|".join(map(re.escape, study.scales)),
+    variant="|".join(map(re.escape, study.variants)),
+
+
+# Jobs in flight: no more than the machine has cores and memory for, whatever --cores says. Every
+# job takes a slot; `--resources slots=N` says otherwise, and a cluster (--jobs) has no such bound.
+JOB_MB = 600  # a process with torch, transformers and lm-eval, and a small model
+TOTAL_MB = 3600  # of all jobs together
+SLOTS = max(
+    1, min(jobs.usable_cores(), min(TOTAL_MB, jobs.usable_memory_mb()) // JOB_MB)
+)
+GPU = min(1, jobs.gpu_count())  # what a job asks for that uses a GPU where there is one
+
+limits = workflow.global_resources
+if "slots" in limits:
+    SLOTS = limits["slots"].value
+elif limits["_nodes"].value is None:
+    workflow.register_resource("slots", SLOTS)
+if GPU and "gpu" not in limits:
+    workflow.register_resource("gpu", jobs.gpu_count())
+
+
+def fail(key, problem):
+    """End with one line for the user: the file, the key, what is wrong and what to do."""
+    sys.exit(f"{STUDY_FILE}: {key}: {problem}")
+
+
+def settings(**parts):
+    """What a rule's results depend on, as a parameter: a change of it runs the rule again."""
+    return json.dumps(parts, sort_keys=True)
+
+
+def checkpoint_files(ref):
+    """The files of a base checkpoint, which is an input: embedded:<name>, or a folder."""
+    name = ref.removeprefix("embedded:")
+    folder = Path("mars/embedded/checkpoints", name) if name != ref else Path(ref)
+    return sorted(str(path) for path in folder.glob("*") if path.is_file())
+
+
+def check_study():
+    """What the configuration alone cannot know: the files that a study names."""
+    for scale, made in study.scales.items():
+        if not any(
+            path.endswith(".safetensors") for path in checkpoint_files(made.base)
+        ):
+            remedy = "check the path"
+            if made.base.startswith("embedded:"):
+                remedy = f"make it with `mars pretrain {made.base.removeprefix('embedded:')}`"
+            fail(f"scales.{scale}.base", f"no checkpoint at {made.base!r}; {remedy}")
+    for name in TRAINED:
+        objective = study.variants[name].objective
+        if objective not in OBJECTIVE_FILES:
+            problem = f"unknown {objective!r}; choose from {', '.join(OBJECTIVE_FILES)}"
+            fail(f"variants.{name}.objective", problem)
+    if study.data.source != "embedded" and not Path(study.data.source).is_file():
+        fail(
+            "data.source",
+            f"no file at {study.data.source!r}; name a JSONL file, or 'embedded'",
+        )
+
+
+check_study()
+
+
+def run_folder(seed, scale, variant):
+    return f"{RESULTS}/seed{seed}/{scale}/{variant}"
+
+
+def checkpoint(seed, scale, variant):
+    """Where a variant's checkpoint lies; the base's is the scale's own."""
+    if variant not in TRAINED:
+        return study.scales[scale].base
+    return f"{run_folder(seed, scale, variant)}/model"
+
+
+def checkpoint_inputs(seed, scale, variant):
+    """The checkpoint of a variant as inputs of a rule."""
+    if variant not in TRAINED:
+        return checkpoint_files(study.scales[scale].base)
+    return [checkpoint(seed, scale, variant)]
+
+
+def every_run(name, trained_only=False):
+    """One file of every run of the study, e.g. evaluation.csv."""
+    return [
+        f"{run_folder(seed, scale, variant)}/{name}"
+        for seed in study.seeds
+        for scale, variant in study.runs()
+        if variant in TRAINED or not trained_only
+    ]
+
+
+def throughput_files():
+    """The wall-clock measurements of every seed, where the study has a grid."""
+    return [
+        f"{RESULTS}/seed{seed}/throughput.csv"
+        for seed in study.seeds
+        if study.throughput
+    ]

@@ -1,0 +1,134 @@
+# Inputs, sources and settings of the rules: functions only.
+
+# --- training
+
+
+def training_inputs(wildcards):
+    variant = study.variants[wildcards.variant]
+    return checkpoint_inputs(wildcards.seed, wildcards.scale, variant.parent)
+
+
+def training_sources(wildcards):
+    objective = study.variants[wildcards.variant].objective
+    return sources(ROOT, "mars/training/run.py", OBJECTIVE_FILES[objective])
+
+
+def training_settings(wildcards):
+    variant = study.variants[wildcards.variant]
+    return settings(
+        data=study.data.model_dump(mode="json"),
+        training=study.training.model_dump(
+            mode="json", exclude={"threads", "save_steps", "logging_steps"}
+        ),
+        variant=variant.model_dump(mode="json", exclude={"scales", "parent"}),
+    )
+
+
+def training_parent(wildcards):
+    variant = study.variants[wildcards.variant]
+    return checkpoint(wildcards.seed, wildcards.scale, variant.parent)
+
+
+# --- evaluation
+
+
+def evaluation_inputs(wildcards):
+    return checkpoint_inputs(wildcards.seed, wildcards.scale, wildcards.variant)
+
+
+def evaluation_decodings(wildcards):
+    return {
+        benchmark: study.decodings(wildcards.variant, benchmark)
+        for benchmark in study.evaluation.benchmarks
+    }
+
+
+def evaluation_sources(wildcards):
+    decodings = evaluation_decodings(wildcards).values()
+    decoders = sorted({made.decoder for found in decodings for made in found})
+    tasks = "mars/evaluation/tasks"
+    return data_files(ROOT, tasks) + sources(
+        ROOT,
+        "mars/evaluation/run.py",
+        *(DECODER_FILES[decoder] for decoder in decoders),
+        *sorted(str(path.relative_to(ROOT)) for path in (ROOT / tasks).rglob("*.py")),
+    )
+
+
+def evaluation_settings(wildcards):
+    made = study.evaluation
+    return settings(
+        benchmarks={
+            name: benchmark.model_dump(mode="json", exclude={"column"})
+            for name, benchmark in made.benchmarks.items()
+        },
+        decodings={
+            benchmark: [decoding.id for decoding in found]
+            for benchmark, found in evaluation_decodings(wildcards).items()
+        },
+        limit=made.limit,
+        max_new_tokens=made.max_new_tokens,
+        dtype=study.training.dtype,
+    )
+
+
+# --- the wall-clock grid
+
+
+def throughput_inputs(wildcards):
+    grid = study.throughput
+    return [
+        path
+        for variant in (grid.variant, grid.ar_variant)
+        for path in checkpoint_inputs(wildcards.seed, grid.scale, variant)
+    ]
+
+
+def throughput_sources(wildcards):
+    decoders = (DECODER_FILES["ar"], DECODER_FILES["mars"])
+    return sources(ROOT, "mars/evaluation/throughput.py", *decoders)
+
+
+def throughput_checkpoint(which):
+    def of(wildcards):
+        grid = study.throughput
+        return checkpoint(wildcards.seed, grid.scale, getattr(grid, which))
+
+    return of
+
+
+# --- tables and figures
+
+
+# Tables of a part of a study that it may do without.
+OPTIONAL = {
+    "table5": study.throughput,
+    "wall_clock": study.throughput,
+    "jacobi": study.evaluation.jacobi,
+    "acceptance": study.evaluation.acceptance,
+}
+TABLES = [name for name in TABLE_FILES if OPTIONAL.get(name, True)]
+DRAWN = [name for name in FIGURE_FILES if OPTIONAL.get(name, True)]
+
+
+def measurements(name):
+    """The measurements that a table or a figure shows."""
+    if name in ("table5", "wall_clock"):
+        return throughput_files()
+    if name in ("training_overhead", "signal_fraction", "loss_curves"):
+        curves = every_run("training.csv", trained_only=True)
+        return curves + every_run("training.json", trained_only=True)
+    return every_run("evaluation.csv")
+
+
+def table_inputs(wildcards):
+    return (
+        measurements(wildcards.table)
+        + sources(ROOT, TABLE_FILES[wildcards.table])
+        + data_files(ROOT, "mars/analysis/paper")
+    )
+
+
+def presentation():
+    """Of the settings, those that tables and figures show or choose by."""
+    return settings(study=study.model_dump(mode="json"))

@@ -1,0 +1,34 @@
+# The wall-clock grid: alone on the machine, or it would measure the other jobs too.
+
+
+rule throughput:
+    """Seconds and tokens of each method, cache and batch size over the same prompts."""
+    input:
+        throughput_inputs,
+        throughput_sources,
+        config=ancient(f"{RESULTS}/config.yaml"),
+    output:
+        f"{RESULTS}/seed{{seed}}/throughput.csv",
+    log:
+        f"{RESULTS}/logs/throughput/seed{{seed}}.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/throughput/seed{{seed}}.tsv"
+    priority: -10
+    conda:
+        "../envs/mars.yaml"
+    threads: study.throughput.threads if study.throughput else 1
+    resources:
+        slots=SLOTS,
+        mem_mb=JOB_MB,
+        gpu=GPU,
+    params:
+        settings=settings(
+            grid=study.throughput and study.throughput.model_dump(mode="json"),
+            dtype=study.training.dtype,
+        ),
+        checkpoint=throughput_checkpoint("variant"),
+        ar_checkpoint=throughput_checkpoint("ar_variant"),
+    shell:
+        "exec python -m mars throughput --config {input.config:q} --seed {wildcards.seed}"
+        " --checkpoint {params.checkpoint:q} --ar-checkpoint {params.ar_checkpoint:q}"
+        " --out {output:q} &> {log:q}"
