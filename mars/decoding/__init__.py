@@ -11,14 +11,17 @@ import torch
 
 from mars.config import Decoding
 from mars.decoding.ar import ArDecoder
+from mars.decoding.block_diffusion import BlockDiffusionDecoder
 from mars.decoding.contract import Decoder, DecodingError, Generation, Request
 from mars.decoding.jacobi import JacobiDecoder
 from mars.decoding.mars import MarsDecoder
+from mars.models import mask_token_id
 
 DECODERS: dict[str, Any] = {
     "ar": ArDecoder,
     "mars": MarsDecoder,
     "jacobi": JacobiDecoder,
+    "block_diffusion": BlockDiffusionDecoder,
 }
 
 __all__ = ["DECODERS", "Decoder", "DecodingError", "Generation", "Request", "make_decoder"]
@@ -70,8 +73,6 @@ def make_decoder(
             f"alignment is {alignment!r}, but only block_diffusion decodes by alignment"
         )
     if mask_id is None:
-        from mars.models import mask_token_id
-
         mask_id = mask_token_id(model, tokenizer)
     if generator is None and settings.temperature > 0:
         generator = torch.Generator(model.device).manual_seed(0)

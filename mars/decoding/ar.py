@@ -10,5 +10,7 @@ from mars.decoding.mars import MarsDecoder
 class ArDecoder(MarsDecoder):
     """One token a step, by the same loop and caches as MARS at τ = 1."""
 
+    thresholded = False
+
     def __init__(self, model: Any, tokenizer: Any, **settings: Any) -> None:
         super().__init__(model, tokenizer, **settings | {"width": 1})

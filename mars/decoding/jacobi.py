@@ -21,6 +21,8 @@ from mars.decoding.window import WindowDecoder
 class JacobiDecoder(WindowDecoder):
     """Fixed-point iteration over a window, for a plain AR model."""
 
+    thresholded = False
+
     def __init__(self, model: Any, tokenizer: Any, **settings: Any) -> None:
         super().__init__(model, tokenizer, **settings)
         if self._temperature > 0:

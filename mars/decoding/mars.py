@@ -8,7 +8,6 @@ import torch
 from torch import BoolTensor, LongTensor, Tensor
 
 from mars.decoding.caches import Row
-from mars.decoding.contract import DecodingError
 from mars.decoding.window import WindowDecoder
 
 
@@ -20,9 +19,7 @@ class MarsDecoder(WindowDecoder):
 
     def __init__(self, model: Any, tokenizer: Any, **settings: Any) -> None:
         super().__init__(model, tokenizer, **settings)
-        if self.width > 1 and self._mask_id is None:
-            raise DecodingError("drafting needs the mask token: pass mask_id")
-        self.fill = 0 if self._mask_id is None else self._mask_id
+        self.fill = self.mask_id
 
     def drafts(self, row: Row) -> bool:
         """Unless the row asks for one token a step."""

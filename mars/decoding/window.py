@@ -8,59 +8,19 @@ first step does the same with the whole prompt, so that prefill too may yield se
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import BoolTensor, LongTensor, Tensor
 
-from mars.decoding.acceptance import accepted_counts, predict
+from mars.decoding.acceptance import accepted_counts
+from mars.decoding.base import BoundDecoder
 from mars.decoding.batch import Batch, exhausted
-from mars.decoding.caches import POLICIES, Backbone, Cursor, Row
+from mars.decoding.caches import Cursor, Row
 from mars.decoding.contract import Finish, Generation, Request
-from mars.decoding.stopping import StopFinder
 
 
-class WindowDecoder:
-    """Drafts ``width − 1`` tokens a step. Methods say what a draft is and when it is kept.
-
-    Args:
-        model: a causal LM of ``transformers``.
-        tokenizer: decodes stop sequences; may be None where requests have none.
-        width: tokens a step may accept at most.
-        tau: threshold of the rows that do not bring their own.
-        rule: acceptance rule, a key of ``acceptance.RULES``.
-        cache: a key of ``caches.POLICIES``; cache_block: its B_cache.
-        mask_id: the id of ``[MASK]``, never emitted.
-        end_ids: end-of-turn ids.
-        temperature, generator: sampling; 0 is greedy.
-    """
-
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        *,
-        width: int,
-        tau: float,
-        rule: str,
-        cache: str,
-        cache_block: int | None,
-        mask_id: int | None,
-        end_ids: Sequence[int],
-        temperature: float = 0.0,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        self.backbone = Backbone(model)
-        self._tokenizer = tokenizer
-        self.width = width
-        self._tau, self._rule = tau, rule
-        self._policy = POLICIES[cache], cache_block
-        POLICIES[cache](cache_block)  # refuse a wrong combination now
-        self._mask_id = mask_id
-        self._end_ids = frozenset(end_ids)
-        self._ends = torch.tensor(sorted(end_ids), dtype=torch.long, device=self.backbone.device)
-        self._temperature, self._generator = temperature, generator
-        self._finders: dict[tuple[str, ...], StopFinder] = {}
+class WindowDecoder(BoundDecoder):
+    """Drafts ``width − 1`` tokens a step. Methods say what a draft is and when it is kept."""
 
     # ---- what a method defines
 
@@ -95,10 +55,7 @@ class WindowDecoder:
     @torch.inference_mode()
     def generate(self, requests: Sequence[Request]) -> list[Generation]:
         """Decode one batch; the generations come in the order of the requests."""
-        policy = self._policy[0](self._policy[1])
-        batch = Batch(
-            requests, self.backbone, self._tau, self.fill, spare=self.width, stores=policy.stores
-        )
+        batch, policy = self.batch(requests, self.fill, spare=self.width), self.policy()
         while batch.rows:
             self.step(batch, policy)
         return batch.generations
@@ -109,13 +66,11 @@ class WindowDecoder:
         policy.begin(rows)
         available = [min(policy.room(row), self.width if self.drafts(row) else 1) for row in rows]
         logits, start = self.forward(batch, available)
-        # One transfer each way: the rows' counts go in, tokens, confidences and counts come out.
+        # Nothing below waits for the device, until counts, tokens and confidences come out at once.
         limit = torch.tensor(available, device=start.device)
         tau = torch.tensor([row.tau for row in rows], dtype=torch.float64, device=start.device)
         target = start[:, None] + torch.arange(logits.shape[1], device=start.device)
-        predicted, confidence = predict(
-            logits, self._rule, self._mask_id, self._temperature, self._generator
-        )
+        predicted, confidence = self.predict(logits)
         tokens = batch.tokens[: len(rows)]
         agree = self.agreement(
             tokens.gather(1, target),  # type: ignore[arg-type]
@@ -170,7 +125,7 @@ class WindowDecoder:
                 continue
             kept = row.generation
             kept.ids += [int(token) for token in values[1 : 1 + count]]
-            stopped = self._find_stop(row, count)
+            stopped = self.find_stop(row, count)
             if stopped is not None and stopped < count:
                 del kept.ids[stopped - count :]
                 count = stopped
@@ -178,7 +133,7 @@ class WindowDecoder:
             kept.accepted.append(count)
             before, row.length = row.length, row.length + count
             policy.advance(row, self.known(before, row.length))
-            if kept.ids[-1] in self._end_ids:
+            if kept.ids[-1] in self.end_ids:
                 finished.append((slot, "end_of_turn"))
             elif stopped is not None:
                 finished.append((slot, "stop"))
@@ -186,11 +141,3 @@ class WindowDecoder:
                 finished.append((slot, exhausted(row)))
         if finished:
             batch.finish(finished)
-
-    def _find_stop(self, row: Row, new: int) -> int | None:
-        stop = row.request.stop
-        if not stop:
-            return None
-        if stop not in self._finders:
-            self._finders[stop] = StopFinder(self._tokenizer, stop)
-        return self._finders[stop].find(row.generation.ids, new)
