@@ -20,7 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 log = logging.getLogger(__name__)
@@ -112,20 +117,22 @@ def load_model(
     folder = resolve_checkpoint(ref)
     dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model: Any = AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, attn_implementation="sdpa", local_files_only=True
         )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         line = " ".join(str(error).split())[:300]
         raise CheckpointError(f"{folder}: transformers cannot load it: {line}") from None
-    return model.to(device).eval()
+    loaded: PreTrainedModel = model.to(device).eval()
+    return loaded
 
 
 def load_tokenizer(ref: str | Path) -> Tokenizer:
     """The tokenizer of a checkpoint, with a chat template and no id beyond the embedding."""
     folder = resolve_checkpoint(ref)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        kind = _tokenizer_class(folder)
+        tokenizer: Tokenizer = kind.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
         line = " ".join(str(error).split())[:300]
         raise CheckpointError(f"{folder}: its tokenizer cannot be loaded: {line}") from None
@@ -144,6 +151,19 @@ def load_tokenizer(ref: str | Path) -> Tokenizer:
     return tokenizer
 
 
+def _tokenizer_class(folder: Path) -> Any:
+    """Which class reads the tokenizer.
+
+    For some architectures (qwen2 among them) AutoTokenizer of transformers 5 ignores that a
+    folder names the generic class, and rebuilds ``tokenizer.json`` in its own way.
+    """
+    config = folder / "tokenizer_config.json"
+    named = _read_json(config, "make it again").get("tokenizer_class") if config.exists() else None
+    generic = named in ("TokenizersBackend", "PreTrainedTokenizerFast")
+    whole = (folder / "tokenizer.json").is_file()
+    return PreTrainedTokenizerFast if generic and whole else AutoTokenizer
+
+
 def highest_id(tokenizer: Tokenizer) -> int:
     """The largest token id the tokenizer can produce."""
     return max(tokenizer.get_vocab().values())
@@ -160,7 +180,8 @@ def mask_token_id(model: PreTrainedModel, tokenizer: Tokenizer) -> int:
         return int(recorded)
     spare = highest_id(tokenizer) + 1
     reserved = sorted(i for token, i in tokenizer.get_vocab().items() if _RESERVED.search(token))
-    if spare < model.get_input_embeddings().num_embeddings:
+    embedding: Any = model.get_input_embeddings()
+    if spare < embedding.weight.shape[0]:
         chosen = spare
     elif reserved:
         chosen = reserved[0]

@@ -81,7 +81,7 @@ def encode_all(
         spans.append(found)
     if not texts:
         return []
-    tokens = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True)
+    tokens = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     end = end_of_turn_id(tokenizer)
     encoded = []
     for index, found in enumerate(spans):
@@ -115,17 +115,16 @@ def _check(messages: Sequence[Message]) -> None:
 
 def _render(tokenizer: Tokenizer, messages: Sequence[Message]) -> tuple[str, list[tuple[int, int]]]:
     """The conversation's text, and the character span of each response."""
-    template = tokenizer.chat_template
+    template: Any = tokenizer.chat_template
     template = template["default"] if isinstance(template, dict) else template
-    special = {k: str(v) for k, v in tokenizer.special_tokens_map.items() if isinstance(v, str)}
+    special: dict[str, Any] = dict(tokenizer.special_tokens_map)
     if _MARKER.search(template):
-        texts, found = render_jinja_template(
+        rendered: Any = render_jinja_template(
             [list(messages)], chat_template=template, return_assistant_tokens_mask=True, **special
         )
-        text, spans = texts[0], [(int(start), int(stop)) for start, stop in found[0]]
-    else:
-        text, spans = _spans_by_prefix(tokenizer, messages)
-    return text, spans
+        (text,), (spans,) = rendered
+        return text, [(int(start), int(stop)) for start, stop in spans]
+    return _spans_by_prefix(tokenizer, messages)
 
 
 def _spans_by_prefix(

@@ -132,7 +132,6 @@ def build_model(recipe: Recipe, tokenizer: Tokenizer) -> PreTrainedModel:
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
-        attn_implementation="sdpa",
         **recipe.model.model_dump(),
     )
     return Qwen2ForCausalLM(config)

@@ -6,6 +6,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -97,14 +98,18 @@ class SumTrainer(Trainer):
             processing_class=tokenizer,
             data_collator=lambda rows: {"batch": objective.collate(*zip(*rows, strict=True))},
         )
-        self.objective, self.out, self.label = objective, out, label
-        self.epoch_examples = epoch_examples
+        self.objective: Objective = objective
+        self.out: Path = out
+        self.label: str = label
+        self.epoch_examples: int = epoch_examples
+        self.folder: Path = out / "trainer"
         self.model_accepts_loss_kwargs = True
         self.loss_is_scaled_for_ga = True
         self.progress = Progress()
         self.curve: Curve | None = None
         self.pending: list[tuple[Tensor, Batch]] = []
-        self.parameters = sum(p.numel() for p in model.parameters())
+        self.shape: Any = model.config
+        self.parameters: int = sum(p.numel() for p in model.parameters())
         self.terminated = False
         for unwanted in (PrinterCallback, ProgressCallback):
             self.remove_callback(unwanted)
@@ -121,7 +126,7 @@ class SumTrainer(Trainer):
         self, epoch_iterator: Iterator[Any], num_batches: int, device: Any
     ) -> tuple[list[Any], Any]:
         """The micro-batches of one step, and its response tokens over all devices."""
-        taken = [b for b, _ in zip(epoch_iterator, range(num_batches), strict=False)]
+        taken = list(islice(epoch_iterator, num_batches))
         tokens = torch.tensor(sum(m["batch"].counts.response_tokens for m in taken), device=device)
         if self.args.world_size > 1:
             tokens = self.accelerator.gather(tokens).sum()
@@ -149,8 +154,7 @@ class SumTrainer(Trainer):
 
         N counts all parameters. Attention is counted dense, as SDPA computes it.
         """
-        counts = inputs["batch"].counts
-        shape = self.model.config
+        counts, shape = inputs["batch"].counts, self.shape
         pairs = 12 * shape.num_hidden_layers * shape.hidden_size * counts.attended
         return int(6 * self.parameters * (counts.clean_tokens + counts.masked_tokens) + pairs)
 
@@ -196,7 +200,7 @@ class SumTrainer(Trainer):
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         with writing(self.out):
             super()._save_checkpoint(model, trial)
-            folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+            folder = self.folder / f"checkpoint-{self.state.global_step}"
             self.progress.save(folder)
             mark_whole(folder)
 
@@ -207,10 +211,9 @@ class SumTrainer(Trainer):
             TrainingError: the loss is not finite.
             SystemExit: 143, after SIGTERM, with the state saved.
         """
-        trainer_folder = Path(self.args.output_dir)
         with writing(self.out):
-            trainer_folder.mkdir(parents=True, exist_ok=True)
-            resume = newest_whole(trainer_folder)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            resume = newest_whole(self.folder)
             if resume:
                 self.progress = Progress.load(resume)
             done = int(resume.name.split("-")[1]) if resume else 0
