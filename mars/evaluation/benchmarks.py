@@ -9,11 +9,12 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import lm_eval.api.task
+import lm_eval.utils
 from lm_eval.api.model import LM
 from lm_eval.defaults import DEFAULT_OTHER_SEED, DEFAULT_RANDOM_SEED
 from lm_eval.evaluator import evaluate
@@ -66,19 +67,20 @@ class Outcome:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Without lm-eval's progress bars and remarks on every task; errors still show."""
-    logger = logging.getLogger("lm_eval")
-    level, bar = logger.level, lm_eval.api.task.tqdm
+def _lm_eval() -> Iterator[None]:
+    """Inside, lm-eval says only errors, and compiles each prompt template once."""
+    logger, environment = logging.getLogger("lm_eval"), lm_eval.utils.env
+    level, bar, compiled = logger.level, lm_eval.api.task.tqdm, environment.from_string
     logger.setLevel(logging.ERROR)
     lm_eval.api.task.tqdm = partial(bar, disable=True)
+    environment.from_string = lru_cache(maxsize=256)(compiled)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             yield
     finally:
         logger.setLevel(level)
-        lm_eval.api.task.tqdm = bar
+        lm_eval.api.task.tqdm, environment.from_string = bar, compiled
 
 
 def _seed() -> None:
@@ -117,7 +119,7 @@ def load_benchmarks(
     Raises:
         EvaluationError: an unknown task or metric key, or a task that cannot be run here.
     """
-    with _quiet():
+    with _lm_eval():
         manager = _manager(list(wanted), include_path)
         found = {}
         for name, benchmark in wanted.items():
@@ -153,7 +155,7 @@ def _prepare(task: Any, num_fewshot: int) -> None:
         raise EvaluationError(f"{name}: the task has no examples; set num_fewshot: 0")
     task.set_config(key="num_fewshot", value=num_fewshot)
     # some tasks shuffle with the global generator each time their documents are asked for
-    documents = task.eval_docs
+    documents = list(task.eval_docs)
     task.test_docs = task.validation_docs = lambda: documents
 
 
@@ -192,7 +194,7 @@ def _no_metric(loaded: LoadedBenchmark, known: Sequence[str]) -> str:
 
 def run_benchmark(lm: LM, loaded: LoadedBenchmark, limit: int | None = None) -> Outcome:
     """Have lm-eval ask the model and score its answers, with the chat template applied."""
-    with _quiet():
+    with _lm_eval():
         _seed()
         for task in loaded.tasks.values():
             task.set_fewshot_seed(seed=DEFAULT_OTHER_SEED)

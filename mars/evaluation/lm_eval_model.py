@@ -139,7 +139,7 @@ class MarsLM(TemplateLM):
         else:
             self.source = open_checkpoint(pretrained, dtype or "float32", _device(device))
         self.tokenizer = self.source.tokenizer
-        self.progress = True
+        self._prompts: dict[str, tuple[tuple[int, ...], str]] = {}
         path = None if records is None else Path(records) / f"{settings.id}.jsonl"
         self.use(settings, RecordStore(path), benchmark)
 
@@ -213,13 +213,14 @@ class MarsLM(TemplateLM):
                 f"{self.store.path}: {len(missing)} of {len(jobs)} documents have no record "
                 f"(the first: {first.task}, document {first.doc_id}); evaluate before re-scoring"
             )
-        self._decode(list(missing.values()), disable_tqdm or not self.progress)
+        self._decode(list(missing.values()), disable_tqdm)
         found = [self.store.get(job.key) for job in jobs]
         self.used = [record for record in found if record is not None]
         return [record.output for record in self.used]
 
     def _jobs(self, requests: Sequence[Instance]) -> list[_Job]:
         seen: Counter[tuple[str, int]] = Counter()
+        decoding = self.settings.model_dump()
         jobs = []
         for instance in requests:
             task, doc_id = str(instance.task_name), int(instance.doc_id or 0)
@@ -227,13 +228,12 @@ class MarsLM(TemplateLM):
             until, budget, temperature = self._wishes(task, gen_kwargs)
             repeat = seen[task, doc_id]
             seen[task, doc_id] += 1
-            settings = self.settings.model_copy(update={"temperature": temperature})
-            prompt_hash = digest(context)
+            ids, prompt_hash = self._prompt(context)
             key = fingerprint(
                 {
                     "checkpoint": self.source.checkpoint,
                     "dtype": self.source.dtype,
-                    "decoding": settings.model_dump(),
+                    "decoding": decoding | {"temperature": temperature},
                     "until": until,
                     "max_new_tokens": budget,
                     "task": task,
@@ -245,12 +245,17 @@ class MarsLM(TemplateLM):
                 }
             )
             stop = tuple(text for text in until if text != self.tokenizer.eos_token)
-            ids = tuple(self.tok_encode(context))
             request = Request(prompt_ids=ids, max_new_tokens=budget, stop=stop)
             jobs.append(
                 _Job(key, task, doc_id, repeat, prompt_hash, request, tuple(until), temperature)
             )
         return jobs
+
+    def _prompt(self, context: str) -> tuple[tuple[int, ...], str]:
+        """Ids and hash of a prompt; the same prompts come back under every setting."""
+        if context not in self._prompts:
+            self._prompts[context] = tuple(self.tok_encode(context)), digest(context)
+        return self._prompts[context]
 
     def _wishes(self, task: str, gen_kwargs: dict[str, Any]) -> tuple[list[str], int, float]:
         """Stop sequences, budget and temperature of a request."""
@@ -287,7 +292,9 @@ class MarsLM(TemplateLM):
             group_by="gen_kwargs",
         )
         what = f"{self.benchmark or jobs[0].task} {self.settings.id}"
-        with tqdm(total=len(fitting), desc=what, unit="doc", disable=quiet, leave=False) as bar:
+        with tqdm(
+            total=len(fitting), desc=what, unit="doc", disable=quiet or None, leave=False
+        ) as bar:
             for batch in ordered.get_batched(n=self.batch_size):
                 decoder = self._decoder(batch[0].temperature)
                 start = time.perf_counter()

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ class Record:
 
     def line(self) -> str:
         """The record as a line of its file."""
-        return json.dumps(asdict(self), ensure_ascii=False) + "\n"
+        return json.dumps(vars(self), ensure_ascii=False) + "\n"
 
 
 _NAMES = {field.name for field in fields(Record)}
