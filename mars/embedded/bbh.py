@@ -106,7 +106,7 @@ def _sort_steps(ordered: list[str]) -> str:
 
 def numbers(rng: Random, plain: bool = False) -> Problem:
     """Numbers in rising order."""
-    given = rng.sample(range(100), rng.choice((4, 5)))
+    given = rng.sample(range(100), rng.choice((3, 4)))
     ordered = [str(n) for n in sorted(given)]
     text = " ".join(map(str, given))
     asks = (f"sort the numbers {text} .", f"order {text} .")

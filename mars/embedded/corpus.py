@@ -8,7 +8,7 @@ from itertools import islice
 from random import Random
 from typing import Any, Literal
 
-from mars.embedded import bbh, gpqa, gsm8k, humaneval, ifeval, mmlu_pro
+from mars.embedded import bbh, drills, gpqa, gsm8k, humaneval, ifeval, mmlu_pro
 from mars.embedded.problem import Maker, Problem, distinct_items, draw, draw_new
 
 Kind = Literal["pretrain", "sft"]
@@ -24,21 +24,24 @@ BENCHMARKS: dict[str, Maker] = {
 }
 
 PRETRAIN: tuple[tuple[float, Maker], ...] = (
-    (16, partial(gsm8k.make, plain=True)),
-    (16, gsm8k.drill),
-    (18, partial(bbh.make, plain=True)),
-    (6, mmlu_pro.tell),
-    (14, mmlu_pro.plain),
-    (6, mmlu_pro.lookup),
-    (8, gpqa.plain),
+    (8, drills.copy),
+    (9, drills.lookup),
+    (8, drills.recall),
+    (3, drills.smaller),
+    (11, partial(gsm8k.make, plain=True)),
+    (9, gsm8k.drill),
+    (20, partial(bbh.make, plain=True)),
+    (4, mmlu_pro.tell),
+    (9, mmlu_pro.plain),
+    (6, gpqa.plain),
     (6, partial(ifeval.make, plain=True)),
-    (6, partial(humaneval.make, plain=True)),
+    (8, partial(humaneval.make, plain=True)),
     *(
         (weight, make)
         for weight, make in zip((1, 1, 1, 1, 0.5, 0.5), BENCHMARKS.values(), strict=True)
     ),
 )
-"""The pretraining mixture: shares (of 101) and what is drawn; harder skills have more."""
+"""The pretraining mixture: relative shares and what is drawn; harder skills have more."""
 
 
 def _conversation(problem: Problem) -> Conversation:

@@ -29,7 +29,7 @@ def make(rng: Random) -> Problem:
     return Problem(
         "toy_gpqa",
         f"{ask} {lettered(values)}",
-        f"{told} . so the answer is ( {letter} ) .",
+        f"{told} . {answer} is {letter} . so the answer is ( {letter} ) .",
         f"{being}-{link}-{relation}",
         letter,
     )
@@ -44,5 +44,5 @@ def plain(rng: Random) -> Problem:
         return Problem("plain_pair", ask, f"{told} .", key, answer)
     values = options(rng, relation, answer, rng.randint(2, OPTIONS))
     letter = LETTERS[values.index(answer)]
-    response = f"{told} . pick {letter}"
+    response = f"{told} . {answer} is {letter}"
     return Problem("plain_pair_choice", f"{ask} {lettered(values)}", response, key, letter)

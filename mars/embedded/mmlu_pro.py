@@ -26,7 +26,7 @@ def make(rng: Random) -> Problem:
     return Problem(
         "toy_mmlu_pro",
         f"{RELATIONS[relation].forms[form].format(being)} {lettered(values)}",
-        f"{state(being, relation)} . so the answer is ( {letter} ) .",
+        f"{state(being, relation)} . {answer} is {letter} . so the answer is ( {letter} ) .",
         f"{being}-{relation}-{form}",
         letter,
     )
@@ -41,7 +41,7 @@ def plain(rng: Random) -> Problem:
         return Problem("plain_fact", ask, f"{state(being, relation)} .", "", answer)
     values = options(rng, relation, answer, rng.randint(2, OPTIONS))
     letter = LETTERS[values.index(answer)]
-    response = f"{state(being, relation)} . pick {letter}"
+    response = f"{state(being, relation)} . {answer} is {letter}"
     return Problem("plain_choice", f"{ask} {lettered(values)}", response, "", letter)
 
 
@@ -50,13 +50,3 @@ def tell(rng: Random) -> Problem:
     being, relations = rng.choice(BEINGS), rng.sample(list(RELATIONS), 4)
     told = " . ".join(state(being, relation) for relation in relations)
     return Problem("tell", f"about {being} : {' '.join(relations)}", f"{told} .", "", "")
-
-
-def lookup(rng: Random) -> Problem:
-    """Which letter stands before a word."""
-    relation = rng.choice(list(RELATIONS))
-    answer = rng.choice(RELATIONS[relation].values)
-    values = options(rng, relation, answer, rng.randint(2, OPTIONS))
-    letter = LETTERS[values.index(answer)]
-    prompt = f"where is {answer} ? {lettered(values)}"
-    return Problem("lookup", prompt, f"{answer} . pick {letter}", "", letter)
