@@ -134,6 +134,8 @@ def fit(
             kept.parent.mkdir()
             kept.write_text(json.dumps(recipe), encoding="utf-8")
     model.config.use_cache = False
+    embedding: Any = model.get_input_embeddings()
+    embedding.padding_idx = None  # pad may be end-of-turn, which has to learn
     trainer = SumTrainer(
         model, tokenizer, objective, data, config, out, seed, epoch_examples, label
     )

@@ -1,0 +1,265 @@
+"""Training a variant: resuming, stopping, determinism, invariance, and errors before the work."""
+
+import csv
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from mars.data import DataError
+from mars.models import CheckpointError, checkpoint_record
+from mars.training import trainer as trainer_module
+from mars.training.progress import newest_whole, read_curve
+from mars.training.run import train_variant
+from mars.training.trainer import Ordered, SumTrainer, TrainingError, shuffled
+from tests.training.conftest import build_study
+
+REPO = Path(__file__).parents[2]
+
+
+def weights(out):
+    return (out / "model" / "model.safetensors").read_bytes()
+
+
+def curve(out):
+    """training.csv without its clock."""
+    with (out / "training.csv").open() as stream:
+        return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(stream)]
+
+
+def at_step(monkeypatch, step, act):
+    """Do something just before the weights change for the given step (counted from 0)."""
+    original = SumTrainer.end_of_step
+
+    def patched(self, number):
+        original(self, number)
+        if number == step:
+            act()
+
+    monkeypatch.setattr(SumTrainer, "end_of_step", patched)
+
+
+# ------------------------------------------------------------------------------- what is written
+
+
+def test_a_run_and_what_it_leaves(base, rows, tmp_path):
+    study, out = build_study(rows, epochs=2), tmp_path / "out"
+    train_variant(study, 0, "s", "mars", base, out)
+    assert sorted(p.name for p in out.iterdir()) == ["model", "training.csv", "training.json"]
+    found = curve(out)
+    assert [int(row["step"]) for row in found] == list(range(1, 9))
+    assert found[-1]["epoch"] == "2.0"
+    assert int(found[-1]["examples"]) == 60
+    for row in found:
+        total = float(row["loss_ar"]) + float(row["loss_mask"])
+        assert float(row["loss"]) == pytest.approx(total, abs=1e-5)
+    summary = json.loads((out / "training.json").read_text())
+    assert summary["examples"] == 60
+    assert 0.5 < summary["ar_signal_fraction"] < 1
+    assert summary["response_tokens"] < summary["clean_tokens"]
+    assert summary["flops"] > 0
+    assert summary["peak_memory_mb"] > 0
+    record = checkpoint_record(out / "model")
+    assert record["recipe"]["variant"] == "mars"
+    assert record["mask_token_id"] == 41  # the first row that no token uses
+
+    before = os.stat(out / "model").st_mtime_ns
+    train_variant(study, 0, "s", "mars", base, out)
+    assert os.stat(out / "model").st_mtime_ns == before  # nothing to do
+
+    first = weights(out)
+    train_variant(study, 1, "s", "mars", base, out)
+    assert weights(out) != first  # another recipe is not "done"
+
+
+def test_a_term_that_is_not_computed_is_left_blank(base, rows, tmp_path):
+    study = build_study(rows)
+    train_variant(study, 0, "s", "diffusion", base, tmp_path / "out")
+    row = curve(tmp_path / "out")[0]
+    assert row["loss_ar"] == ""
+    assert row["loss_mask"] == row["loss"]
+
+
+# ------------------------------------------------------------------------------- resuming
+
+KILLED = """
+import os, signal, sys, torch
+from pathlib import Path
+torch.set_num_threads(1)
+from mars.training.trainer import SumTrainer
+from mars.training.run import train_variant
+from tests.training.conftest import build_study
+original = SumTrainer.end_of_step
+def patched(self, number):
+    original(self, number)
+    if number == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+SumTrainer.end_of_step = patched
+rows, base, out = map(Path, sys.argv[1:])
+train_variant(build_study(rows, epochs=2, logging_steps=3), 0, "s", "mars", base, out)
+"""
+
+
+def test_kill_and_resume_is_bit_for_bit(base, rows, tmp_path):
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(rows), str(base), str(tmp_path / "killed")],
+        cwd=REPO, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    study = build_study(rows, epochs=2, logging_steps=3)
+    whole, out = tmp_path / "whole", tmp_path / "killed"
+    assert not (out / "model").exists()
+    assert newest_whole(out / "trainer").name == "checkpoint-4"
+    # rows written after the newest checkpoint must not appear twice
+    with (out / "training.csv").open("a") as stream:
+        stream.write("6,0.5,44,0.1,9,9,9,9,9\n7,0.5")
+    train_variant(study, 0, "s", "mars", base, out)
+    train_variant(study, 0, "s", "mars", base, whole)
+    assert weights(out) == weights(whole)
+    assert curve(out) == curve(whole)
+    assert [row["step"] for row in curve(out)] == ["3", "6", "8"]
+    kept = {"examples", "clean_tokens", "masked_tokens", "response_tokens", "ar_signal_fraction"}
+    one, two = (json.loads((p / "training.json").read_text()) for p in (out, whole))
+    assert {k: one[k] for k in kept} == {k: two[k] for k in kept}
+
+
+def test_sigterm_saves_and_a_half_written_checkpoint_is_passed_over(
+    base, rows, tmp_path, monkeypatch
+):
+    study, out, whole = build_study(rows), tmp_path / "out", tmp_path / "whole"
+    train_variant(study, 0, "s", "mars", base, whole)
+    with monkeypatch.context() as patch:
+        at_step(patch, 2, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(SystemExit) as stop:
+            train_variant(study, 0, "s", "mars", base, out)
+    assert stop.value.code == 143
+    assert not (out / "model").exists()
+    newest = newest_whole(out / "trainer")
+    assert newest.name == "checkpoint-3"
+    file = newest / "optimizer.pt"
+    file.write_bytes(file.read_bytes()[:-100])
+    assert newest_whole(out / "trainer").name == "checkpoint-2"
+    assert not newest.exists()
+    train_variant(study, 0, "s", "mars", base, out)
+    assert weights(out) == weights(whole)
+    assert curve(out) == curve(whole)
+
+
+def test_another_recipe_does_not_resume(base, rows, tmp_path, monkeypatch):
+    out, whole = tmp_path / "out", tmp_path / "whole"
+    with monkeypatch.context() as patch:
+        at_step(patch, 2, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(SystemExit):
+            train_variant(build_study(rows), 0, "s", "mars", base, out)
+    other = build_study(rows, learning_rate=2e-3)
+    train_variant(other, 0, "s", "mars", base, out)
+    train_variant(other, 0, "s", "mars", base, whole)
+    assert weights(out) == weights(whole)
+
+
+# ------------------------------------------------------------------------------- invariance
+
+
+@pytest.mark.parametrize("variant", ["ar_sft", "mars", "diffusion"])
+def test_the_split_into_micro_batches_does_not_matter(base, rows, tmp_path, variant):
+    """Same weights, loss and gradient norm whatever the micro-batch: 8 at once, 4, 2, 1."""
+    found = []
+    for size in (8, 2, 1):
+        study = build_study(rows, micro_batch_size=size, dtype="float64")
+        out = tmp_path / f"{variant}{size}"
+        train_variant(study, 0, "s", variant, base, out)
+        found.append((load_file(out / "model" / "model.safetensors"), curve(out)))
+    for state, rows_of in found[1:]:
+        for name, value in found[0][0].items():
+            torch.testing.assert_close(state[name], value, rtol=1e-7, atol=1e-9)
+        assert rows_of == found[0][1]
+
+
+def test_every_variant_sees_the_same_examples_in_the_same_order():
+    items = [torch.zeros(3 + i * 7 % 11) for i in range(20)]
+    fetch = shuffled(items, epochs=2, seed=0)
+    data = Ordered(fetch, 40, window=8)
+    keys = [data[i][1] for i in range(40)]
+    assert keys == [Ordered(shuffled(items, 2, 0), 40, 8)[i][1] for i in range(40)]
+    assert sorted(keys[:20]) != keys[:20]
+    assert {k for k in keys if k[0] == 0} == {(0, i) for i in range(20)}
+    # a step's examples are those of the shuffle; only inside the step are they sorted by length
+    for start in range(0, 40, 8):
+        assert set(keys[start : start + 8]) == {fetch(i)[1] for i in range(start, start + 8)}
+        lengths = [len(items[k[1]]) for k in keys[start : start + 8]]
+        assert lengths == sorted(lengths)
+    assert [fetch(i)[1][1] for i in range(20)] != [fetch(i)[1][1] for i in range(20, 40)]
+
+
+# ------------------------------------------------------------------------------- what goes wrong
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(base, rows, tmp_path, monkeypatch):
+    study, out = build_study(rows), tmp_path / "out"
+    train_variant(study, 0, "s", "mars", base, out)
+    before = weights(out)
+    original = trainer_module.SumTrainer.compute_loss
+
+    def broken(self, model, inputs, **kwargs):
+        loss = original(self, model, inputs, **kwargs)
+        if self.state.global_step == 2:
+            self.pending[-1] = (self.pending[-1][0] * float("nan"), self.pending[-1][1])
+        return loss
+
+    monkeypatch.setattr(SumTrainer, "compute_loss", broken)
+    with pytest.raises(TrainingError, match=r"not finite at step 3, .*\(0, \d+\)") as error:
+        train_variant(study, 5, "s", "mars", base, out)
+    assert "\n" not in str(error.value)
+    assert weights(out) == before
+
+
+def test_a_full_disk_is_one_line(base, rows, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(CheckpointError, match="the disk is full; free some space") as error:
+        train_variant(build_study(rows), 0, "s", "mars", base, tmp_path / "out")
+    assert "\n" not in str(error.value)
+
+
+def test_errors_come_before_any_work(base, rows, tmp_path):
+    out = tmp_path / "out"
+
+    def refused(study, error, match, parent=base, variant="mars"):
+        with pytest.raises(error, match=match):
+            train_variant(study, 0, "s", variant, parent, out)
+        assert not out.exists()
+
+    study = build_study(rows)
+    refused(study, CheckpointError, "no such checkpoint folder", parent=tmp_path / "nowhere")
+    mars = study.variants["mars"]
+    for change, match in [
+        ({"objective": "mras"}, "did you mean 'mars'"),
+        ({"block_size": 0}, "block_size is 0"),
+        ({"alignment": "own"}, "knows 'decoder' and 'stream'"),
+    ]:
+        variants = {**study.variants, "mars": mars.model_copy(update=change)}
+        refused(study.model_copy(update={"variants": variants}), ValueError, match)
+    long = json.dumps({"messages": [{"role": "user", "content": "w3"}, {"role": "assistant",
+                       "content": "w4 " * 90}]})  # fmt: skip
+    text = rows.read_text().splitlines()
+    rows.write_text("\n".join([*text[:59], long]))
+    data = study.data.model_copy(update={"max_length": 200})
+    refused(study.model_copy(update={"data": data}), ValueError, "context is 64 .* data.max_length")
+    rows.write_text("\n".join([*text[:59], '{"messages": [{"role": "user", "content": "w3"}]}']))
+    refused(study, DataError, r"rows.jsonl, line 60: no response")
+
+
+def test_the_curve_ignores_a_broken_last_line(tmp_path):
+    file = tmp_path / "training.csv"
+    file.write_text("step,epoch\n1,0.5\n2,1.0\n3,1")
+    assert [row["step"] for row in read_curve(file)] == ["1", "2"]
+    assert read_curve(tmp_path / "none.csv") == []
