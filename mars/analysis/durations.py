@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,10 +47,8 @@ def _from_benchmarks(folder: Path) -> Durations | None:
         stages[stage] = stages.get(stage, 0.0) + seconds
         end = path.stat().st_mtime
         spans.append((end - seconds, end))
-        try:
+        with contextlib.suppress(KeyError, ValueError):  # '-' where a job was too short
             memory.append(float(row["max_rss"]))
-        except (KeyError, ValueError):
-            pass  # '-' where a job was too short to be measured
     if not stages:
         return None
     return Durations(stages, union(spans), max(memory, default=None), "Snakemake's benchmarks")

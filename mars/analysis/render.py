@@ -112,11 +112,12 @@ class Table:
         """The table as an accessible HTML fragment, one scrolling box per section."""
         parts = []
         for section in self.sections:
-            caption = section.title if len(self.sections) > 1 else self.title
+            several = len(self.sections) > 1
+            caption, shown = (section.title, "shown") if several else (self.title, "hidden")
             parts.append(
                 '<div class="scroll" tabindex="0" role="region" '
                 f'aria-label="{html.escape(self.title)}: {html.escape(caption)}"><table>'
-                f"<caption>{html.escape(caption)}</caption>"
+                f'<caption class="{shown}">{html.escape(caption)}</caption>'
             )
             heads = "".join(
                 f'<th scope="col"{"" if c.text else _NUMBER}>{html.escape(c.title)}</th>'

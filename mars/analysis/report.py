@@ -142,9 +142,20 @@ def _missing(study: Study, results: Path) -> str:
     )
 
 
+def _applies(study: Study, name: str) -> bool:
+    """Whether a table or figure is part of the study at all."""
+    optional = {
+        "table5": study.throughput,
+        "wall_clock": study.throughput,
+        "jacobi": study.evaluation.jacobi,
+        "acceptance": study.evaluation.acceptance,
+    }
+    return optional.get(name, study) is not None
+
+
 def _tables(study: Study, results: Path) -> str:
     parts = []
-    for name in TABLES:
+    for name in filter(lambda n: _applies(study, n), TABLES):
         table = build(name, study, results)
         parts.append(f'<h3 id="table-{name}">{html.escape(table.title)}</h3>')
         if table.empty:
@@ -156,6 +167,8 @@ def _tables(study: Study, results: Path) -> str:
 def _figures(study: Study, figures: Path) -> str:
     parts = []
     for name, drawing in FIGURES.items():
+        if not _applies(study, name):
+            continue
         title = html.escape(drawing.TITLE)
         parts.append(f'<h3 id="figure-{name}">{title}</h3>')
         path = figures / f"{name}.png"

@@ -212,18 +212,26 @@ def load_documents(results: Path, records: str) -> Documents | None:
 
 @lru_cache(maxsize=4096)
 def _documents(path: Path, mtime: int, size: int) -> Documents | None:
-    last: dict[tuple[str, str], tuple[float, float, float]] = {}
+    last: dict[tuple[str, str], dict[int, tuple[float, float, float]]] = {}
     for record in iter_records(path):
         if record.get("score") is None:
             continue
         key = (str(record["task"]), str(record["doc_id"]))
-        last[key] = (100 * float(record["score"]), record["tokens"], record["forwards"])
+        # of a repeat written twice the last counts; a document is the mean of its repeats
+        found = (100 * float(record["score"]), record["tokens"], record["forwards"])
+        last.setdefault(key, {})[record.get("repeat", 0)] = found
     if not last:
         return None
     keys = tuple(sorted(last))
-    values = np.array([last[key] for key in keys], dtype=np.float64)
+    values = np.array([_mean(list(last[key].values())) for key in keys])
     tasks = np.array([task for task, _ in keys])
     return Documents(keys, tasks, values[:, 0], values[:, 1], values[:, 2])
+
+
+def _mean(repeats: list[tuple[float, float, float]]) -> tuple[float, ...]:
+    if len(repeats) == 1:
+        return repeats[0]
+    return tuple(sum(column) / len(repeats) for column in zip(*repeats, strict=True))
 
 
 # ------------------------------------------------------------------------------------- missing

@@ -91,14 +91,12 @@ def resample_ratio(
     top: Floats, bottom: Floats, rng: np.random.Generator, resamples: int = RESAMPLES
 ) -> Floats:
     """Bootstrap replicates of Σ top ÷ Σ bottom, documents drawn in pairs."""
-    pairs = np.stack([top, bottom], axis=1)
-    n = len(pairs)
+    n = len(top)
     chunk = max(1, 2_000_000 // n)
     out = []
     for start in range(0, resamples, chunk):
         drawn = rng.integers(n, size=(min(chunk, resamples - start), n), dtype=np.int32)
-        sums = pairs[drawn].sum(axis=1)
-        out.append(sums[:, 0] / sums[:, 1])
+        out.append(top[drawn].sum(axis=1) / bottom[drawn].sum(axis=1))
     return np.concatenate(out)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -42,6 +42,13 @@ class Summary:
         for row in as_rows(load_evaluation(results)):
             self._rows.setdefault(_key(row), row)
         self._cells: dict[tuple[Any, ...], list[Cell]] = {}
+        self._known: dict[tuple[Any, ...], Estimate | None] = {}
+
+    def _once(self, key: tuple[Any, ...], make: Callable[[], Estimate | None]) -> Estimate | None:
+        """An estimate is made once; the tables and figures of a report share it."""
+        if key not in self._known:
+            self._known[key] = make()
+        return self._known[key]
 
     # ------------------------------------------------------------------ settings of a variant
 
@@ -106,6 +113,12 @@ class Summary:
         self, scale: str, variant: str, benchmark: str, decoding: Decoding | None
     ) -> Estimate | None:
         """A benchmark's score in per cent; several seeds are averaged document by document."""
+        key = ("score", scale, variant, benchmark, decoding)
+        return self._once(key, lambda: self._score(scale, variant, benchmark, decoding))
+
+    def _score(
+        self, scale: str, variant: str, benchmark: str, decoding: Decoding | None
+    ) -> Estimate | None:
         cells = self.cells(scale, variant, benchmark, decoding)
         if not cells or any(np.isnan(c.score) for c in cells):
             return None
@@ -123,6 +136,12 @@ class Summary:
         self, scale: str, variant: str, benchmark: str, decoding: Decoding | None
     ) -> Estimate | None:
         """Σ kept tokens ÷ Σ forwards of a benchmark; several seeds are averaged."""
+        key = ("forwards", scale, variant, benchmark, decoding)
+        return self._once(key, lambda: self._ratio(scale, variant, benchmark, decoding))
+
+    def _ratio(
+        self, scale: str, variant: str, benchmark: str, decoding: Decoding | None
+    ) -> Estimate | None:
         cells = self.cells(scale, variant, benchmark, decoding)
         if not cells or any(np.isnan(c.tokens_per_forward) for c in cells):
             return None
@@ -148,6 +167,16 @@ class Summary:
 
         With several seeds, over the seeds that both have.
         """
+        key = ("difference", scale, benchmark, a, b)
+        return self._once(key, lambda: self._difference(scale, benchmark, a, b))
+
+    def _difference(
+        self,
+        scale: str,
+        benchmark: str,
+        a: tuple[str, Decoding | None],
+        b: tuple[str, Decoding | None],
+    ) -> Estimate | None:
         left = {c.seed: c for c in self.cells(scale, a[0], benchmark, a[1])}
         right = {c.seed: c for c in self.cells(scale, b[0], benchmark, b[1])}
         seeds = sorted(left.keys() & right.keys())

@@ -1,0 +1,136 @@
+"""The figures' data, not their pixels; and that every file is written."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+
+from mars.analysis import paper
+from mars.analysis.figures import FIGURES, caption, data, draw, frontier, style
+from mars.analysis.results import load_evaluation
+from mars.config import parse_study
+
+
+@pytest.mark.parametrize("name", list(FIGURES))
+def test_each_figure_is_written_as_png_and_pdf(study, figures, name):
+    assert (figures / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
+    assert (figures / f"{name}.pdf").read_bytes()[:4] == b"%PDF"
+    assert len(list(figures.iterdir())) == 2 * len(FIGURES)  # no temporary file is left
+    assert len(caption(name, study)) > 80
+
+
+@pytest.mark.parametrize("name", list(FIGURES))
+def test_figures_without_results_say_so(study, tmp_path, name):
+    assert all(p.exists() for p in draw(name, study, tmp_path / "none", tmp_path / name))
+
+
+def test_redrawing_gives_the_same_picture(study, results, figures, tmp_path):
+    again = draw("signal_fraction", study, results, tmp_path / "again")
+    assert [p.name for p in again] == ["again.png", "again.pdf"]
+    for path in again:
+        first = figures / f"signal_fraction{path.suffix}"
+        assert path.read_bytes() == first.read_bytes()
+
+
+def test_frontier_holds_every_threshold_of_every_curve(study, results):
+    points = data("frontier", study, results)
+    curve = points[
+        (points["scale"] == "toy-s")
+        & (points["benchmark"] == "toy_gsm8k")
+        & (points["variant"] == "mars_b4")
+    ]
+    assert list(curve["tau"]) == [1.0, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5]
+    rows = load_evaluation(results)
+    rows = rows[(rows["variant"] == "mars_b4") & (rows["benchmark"] == "toy_gsm8k")]
+    rows = rows[(rows["scale"] == "toy-s") & (rows["rule"] == "probability")]
+    rows = rows.sort_values("tau", ascending=False)
+    assert list(curve["score"]) == list(rows["score"])
+    assert list(curve["forwards"]) == list(rows["tokens_per_forward"])
+    assert (curve["low"] < curve["score"]).all()
+    assert (curve["score"] < curve["high"]).all()
+    assert curve["forwards"].iloc[0] == 1.0
+    # without the SFT loss at the first scale only; the as-released ablation is no curve
+    ablated = points[points["curve"] == "no_sft"]
+    assert set(ablated["scale"]) == {"toy-s"}
+    assert set(ablated["block_size"]) == {4, 8, 16}
+    assert not points["variant"].str.contains("stream").any()
+
+
+def test_the_papers_frontier_points_keep_its_difference_from_ar_sft(study, results):
+    points = data("frontier", study, results)
+    here = points[(points["scale"] == "toy-m") & (points["benchmark"] == "toy_humaneval")]
+    base = here[here["curve"] == "ar"]["score"].item()
+    theirs = here[(here["curve"] == "paper") & (here["block_size"] == 16)]
+    assert theirs["score"].item() == pytest.approx(base + 72.6 - 78.7)
+    assert theirs["forwards"].item() == 1.60
+
+
+def test_frontier_adapts_to_one_scale(study, results):
+    raw = study.model_dump(mode="json")
+    raw["scales"] = {"toy-s": raw["scales"]["toy-s"]}
+    raw["throughput"] = None
+    one = parse_study(raw)
+    assert len(frontier.figure(one, results).axes) == 2
+    assert len(frontier.figure(study, results).axes) == 4
+
+
+def test_signal_fraction_has_count_expectation_and_the_papers_values(study, results):
+    points = data("signal_fraction", study, results).set_index("variant")
+    assert points.loc["mars_no_sft_b4", "expected"] == pytest.approx((1 + 3 / 30) / 4)
+    with_sft = points.loc["mars_b4"]
+    assert set(with_sft["expected"].round(6)) == {round((1 + (1 + 3 / 30) / 4) / 2, 6)}
+    assert with_sft["fraction"].iloc[0] == pytest.approx(with_sft["expected"].iloc[0] + 0.002)
+    assert np.isnan(points.loc["mars_no_sft_stream_b4", "expected"])
+    theirs = points[points["source"] == "paper"]
+    assert len(theirs) == 6
+    assert np.allclose(theirs["fraction"].astype(float), theirs["expected"], atol=1e-9)
+
+
+def test_wall_clock_speedups_are_over_our_own_loop(study, results):
+    points = data("wall_clock", study, results)
+    ours = points[points["source"] == "ours"].set_index(["method", "batch_size"])["speedup"]
+    assert ours["MARS + cursor cache", 4] == pytest.approx(1.6)
+    assert ours["MARS (no cache)", 16] == pytest.approx(0.7)
+    assert ours["AR, transformers generate", 8] == pytest.approx(0.8)
+    theirs = points[points["source"] == "paper"]
+    assert len(theirs) == len(paper.table("table5"))
+    assert theirs["method"].notna().all()
+
+
+def test_tokens_per_forward_by_benchmark_and_mean(study, results):
+    bars = data("tokens_per_forward", study, results)
+    here = bars[(bars["scale"] == "toy-s") & (bars["block_size"] == 4)].set_index("column")
+    six = here.loc[list(paper.COLUMNS), "forwards"]
+    assert here.loc["Avg", "forwards"] == pytest.approx(six.mean())
+    assert here.loc["BBH", "paper"] == 1.90
+
+
+def test_a_missing_benchmark_has_no_bar_and_no_mean(study, partial):
+    shutil.rmtree(partial / "seed0/toy-m/mars_b8")
+    bars = data("tokens_per_forward", study, partial)
+    assert bars[(bars["scale"] == "toy-m") & (bars["block_size"] == 8)].empty
+    points = data("frontier", study, partial)
+    assert points[(points["scale"] == "toy-m") & (points["variant"] == "mars_b8")].empty
+
+
+def test_loss_curves_keep_both_terms_apart(study, results):
+    curves = data("loss_curves", study, results)
+    ar = curves[curves["variant"] == "ar_sft"]
+    assert ar["loss_ar"].notna().all()
+    assert ar["loss_mask"].isna().all()
+    both = curves[curves["variant"] == "mars_b8"]
+    assert both[["loss_ar", "loss_mask"]].notna().all().all()
+    assert set(curves["scale"]) == {"toy-s", "toy-m"}
+
+
+def test_labels_are_spread_apart():
+    placed = style.spread([1.0, 1.01, 5.0, 1.02], 0.5)
+    assert np.diff(sorted(placed)).min() > 0.49
+    assert placed[0] < placed[1] < placed[3] < placed[2]
+
+
+def test_unknown_figures_say_what_there_is(study, results, tmp_path):
+    with pytest.raises(ValueError, match="unknown figure 'fronteir'; choose from frontier"):
+        draw("fronteir", study, results, tmp_path / "x")
