@@ -1,0 +1,165 @@
+"""Decoding meets the states that training showed: the same logits, in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import DynamicCache
+
+from mars.decoding import Request
+from mars.streams import (
+    BLOCK_DIFFUSION,
+    MARS,
+    block_diffusion_layout,
+    dense_mask,
+    mars_layout,
+)
+
+from .tiny_models import ARCHITECTURES, MASK, make, random_model
+
+PROMPT, SIZE = 7, 4
+CLOSE = {"rtol": 0, "atol": 1e-6}  # the models' norms and rotations are in float32
+
+
+def conversation(response: int) -> tuple[torch.Tensor, torch.Tensor]:
+    draw = torch.Generator().manual_seed(5)
+    ids = torch.randint(2, MASK, (PROMPT + response,), generator=draw)
+    turn = torch.full((len(ids),), -1)
+    turn[PROMPT:] = 0
+    return ids, turn
+
+
+def training_logits(model, layout, predicate):
+    return model(
+        input_ids=layout.input_ids,
+        position_ids=layout.position,
+        attention_mask=dense_mask(predicate, layout),
+        use_cache=False,
+    ).logits[0]
+
+
+def drafted(decoder, ids, start: int, cached: int, count: int):
+    """The decoder's logits for ``count`` tokens from ``start`` on, ``cached`` columns cached."""
+    policy = decoder.policy()
+    batch = decoder.batch([Request(tuple(ids[:start].tolist()), 20)], decoder.fill, spare=SIZE)
+    row = batch.rows[0]
+    if cached:
+        row.length = cached
+        decoder.forward(batch, [1])
+        policy.advance(row, cached)
+        row.length = start
+    return decoder.forward(batch, [count])[0][0]
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("phase", range(SIZE))
+def test_masked_stream_is_what_mars_decoding_sees(architecture, phase):
+    model = random_model(architecture)
+    ids, turn = conversation(response=11)
+    layout = mars_layout(ids, turn, SIZE, [phase], MASK)
+    logits = training_logits(model, layout, MARS)
+    decoder = make(model, decoder="mars", block_size=SIZE, tau=0.9)
+    reference = make(model, decoder="mars", block_size=SIZE, tau=0.9, cache="none")
+    predicting = layout.mask_label[0] >= 0
+    # where a token is predicted from: its label is the token after the column's position
+    place = {int(p) + 1: int(c) for c, p in enumerate(layout.position[0]) if predicting[c]}
+    assert sorted(place) == list(range(PROMPT, len(ids)))
+    first = PROMPT
+    while first < len(ids):
+        size = min(SIZE - phase if first == PROMPT else SIZE, len(ids) - first)
+        expected = logits[[place[first + o] for o in range(size)]]
+        for cached in (0, 1, first - 3, first - 1):
+            torch.testing.assert_close(
+                drafted(decoder, ids, first, cached, size), expected, **CLOSE
+            )
+        torch.testing.assert_close(drafted(reference, ids, first, 0, size), expected, **CLOSE)
+        first += size
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("alignment", ["stream", "own"])
+@pytest.mark.parametrize("cache", ["cursor", "none"])
+def test_masked_stream_is_what_block_diffusion_sees(alignment, cache):
+    model = random_model()
+    ids, turn = conversation(response=3 * SIZE)
+    decoder = make(
+        model, decoder="block_diffusion", block_size=SIZE, alignment=alignment, cache=cache
+    )
+    for block in range(3):
+        start = PROMPT + block * SIZE
+        for hidden in ([0, 1, 2, 3], [1, 3], [0, 2]):
+            noise = torch.ones(len(ids))
+            noise[[start + o for o in hidden]] = 0.0
+            layout = block_diffusion_layout(
+                ids, turn, SIZE, MASK, noise, torch.full((len(ids),), 0.5), alignment
+            )
+            logits = training_logits(model, layout, BLOCK_DIFFUSION)
+            shift = 1 if alignment == "stream" else 0
+            column = {
+                int(p): c
+                for c, (p, masked) in enumerate(
+                    zip(layout.position[0], layout.masked[0], strict=True)
+                )
+                if masked
+            }
+            expected = logits[[column[start + o - shift] for o in range(SIZE)]]
+            found = _block_logits(decoder, ids, block, hidden)
+            torch.testing.assert_close(found, expected, **CLOSE)
+
+
+def _block_logits(decoder, ids, block, hidden):
+    """The decoder's logits of a block when the blocks before it are finished."""
+    batch = decoder.batch([Request(tuple(ids[:PROMPT].tolist()), 20)], MASK, spare=2 * SIZE)
+    row = batch.rows[0]
+    for at in range(block + 1):
+        row.length = PROMPT + at * SIZE
+        batch.tokens[0, : row.length] = ids[: row.length]
+        if at == block:
+            for o in range(SIZE):
+                if o not in hidden:
+                    batch.tokens[0, row.length + o] = ids[row.length + o]
+        place = torch.tensor([[row.cached], [row.length], [PROMPT]])
+        logits = decoder._logits(batch, *place)
+        if batch.cache is not None:
+            row.cached = row.length
+    return logits[0]
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("method", ["mars", "jacobi", "block"])
+def test_cache_holds_a_fresh_prefill_of_the_accepted_tokens(method):
+    model = random_model()
+    decoder = {
+        "mars": lambda: make(model, decoder="mars", block_size=4, tau=0.6),
+        "block": lambda: make(
+            model, decoder="mars", block_size=4, tau=0.6, cache="block", cache_block=5
+        ),
+        "jacobi": lambda: make(model, decoder="jacobi", block_size=4),
+    }[method]()
+    draw = torch.Generator().manual_seed(1)
+    requests = [
+        Request(tuple(torch.randint(2, MASK, (n,), generator=draw).tolist()), budget)
+        for n, budget in ((3, 20), (11, 9), (6, 30), (1, 14), (8, 3))
+    ]
+    batch, policy = decoder.batch(requests, decoder.fill, spare=decoder.width), decoder.policy()
+    steps = moved = 0
+    while batch.rows:
+        slots = {row.index: slot for slot, row in enumerate(batch.rows)}
+        decoder.step(batch, policy)
+        steps += 1
+        for slot, row in enumerate(batch.rows):
+            moved += slots[row.index] != slot
+            accepted = [*row.request.prompt_ids, *row.generation.ids]
+            assert len(accepted) == row.length
+            assert row.cached < row.length
+            fresh = DynamicCache()
+            model(torch.tensor([accepted[: row.cached]]), cache=fresh, use_cache=True)
+            for layer, reference in zip(batch.cache.layers, fresh.layers, strict=True):
+                for name in ("keys", "values"):
+                    want = getattr(reference, name)[0]
+                    slab = getattr(layer, name).view(batch.cache.slots, batch.cache.columns, -1)
+                    found = slab[slot, : row.cached].unflatten(-1, (want.shape[0], -1))
+                    torch.testing.assert_close(found.transpose(0, 1), want, rtol=0, atol=1e-5)
+    assert steps > 5
+    assert moved > 0  # rows left, and others took their slots
