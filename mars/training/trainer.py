@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from types import FrameType
@@ -113,7 +115,8 @@ class SumTrainer(Trainer):
         self.terminated = False
         for unwanted in (PrinterCallback, ProgressCallback):
             self.remove_callback(unwanted)
-        self.add_callback(_Watch(self))
+        self.watch = _Watch(self)
+        self.add_callback(self.watch)
 
     # --- the order of examples
 
@@ -218,7 +221,7 @@ class SumTrainer(Trainer):
                 self.progress = Progress.load(resume)
             done = int(resume.name.split("-")[1]) if resume else 0
             self.curve = Curve(self.out / "training.csv", done)
-        with _on_sigterm(self._terminate):
+        with _on_sigterm(self._terminate), closing(self.watch):
             self.train(resume_from_checkpoint=str(resume) if resume else None)
         if self.terminated:
             raise SystemExit(143)
@@ -240,7 +243,8 @@ class _Watch(TrainerCallback):
         self.since = time.perf_counter()
         self.bar = tqdm(
             total=state.max_steps, initial=state.global_step, desc=self.trainer.label,
-            unit="step", mininterval=1.0, disable=not state.is_world_process_zero,
+            unit="step", mininterval=1.0 if sys.stderr.isatty() else 30.0,
+            disable=not state.is_world_process_zero,
         )  # fmt: skip
 
     def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
@@ -267,8 +271,10 @@ class _Watch(TrainerCallback):
             control.should_save = control.should_training_stop = True
         return control
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.bar.close()
+    def close(self) -> None:
+        """Finish the progress bar, however the run ended."""
+        if self.bar is not None:
+            self.bar.close()
 
 
 class _on_sigterm:  # noqa: N801

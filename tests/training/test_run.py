@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from tiny_training import build_study
 
 from mars.data import DataError
 from mars.models import CheckpointError, checkpoint_record
@@ -19,7 +20,6 @@ from mars.training import trainer as trainer_module
 from mars.training.progress import newest_whole, read_curve
 from mars.training.run import train_variant
 from mars.training.trainer import Ordered, SumTrainer, TrainingError, shuffled
-from tests.training.conftest import build_study
 
 REPO = Path(__file__).parents[2]
 
@@ -95,7 +95,7 @@ from pathlib import Path
 torch.set_num_threads(1)
 from mars.training.trainer import SumTrainer
 from mars.training.run import train_variant
-from tests.training.conftest import build_study
+from tiny_training import build_study
 original = SumTrainer.end_of_step
 def patched(self, number):
     original(self, number)
@@ -110,7 +110,8 @@ train_variant(build_study(rows, epochs=2, logging_steps=3), 0, "s", "mars", base
 def test_kill_and_resume_is_bit_for_bit(base, rows, tmp_path):
     killed = subprocess.run(
         [sys.executable, "-c", KILLED, str(rows), str(base), str(tmp_path / "killed")],
-        cwd=REPO, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": f"{REPO}:{REPO / 'tests'}"},
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     study = build_study(rows, epochs=2, logging_steps=3)

@@ -1,0 +1,171 @@
+"""Checkpoints: what can be wrong with one, where [MASK] goes, and saving whole or not at all."""
+
+import json
+import logging
+
+import pytest
+import torch
+from tiny_training import build_model, build_tokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from mars import models
+from mars.models import CheckpointError
+
+
+@pytest.fixture
+def tokenizer():
+    return build_tokenizer()
+
+
+@pytest.fixture
+def folder(tmp_path, tokenizer):
+    models.save_checkpoint(build_model(dtype=torch.float32), tokenizer, tmp_path / "c", {"a": 1})
+    return tmp_path / "c"
+
+
+def refused(folder, match, load=models.resolve_checkpoint):
+    with pytest.raises(CheckpointError, match=match) as error:
+        load(folder)
+    text = str(error.value)
+    assert "\n" not in text
+    assert str(folder) in text or "embedded" in text
+
+
+def test_round_trip(folder, tokenizer):
+    assert models.resolve_checkpoint(str(folder)) == folder
+    model = models.load_model(folder, "float32")
+    assert not model.training
+    assert model.config._attn_implementation == "sdpa"
+    for name, value in build_model(dtype=torch.float32).state_dict().items():
+        assert torch.equal(model.state_dict()[name], value)
+    assert models.load_model(folder, torch.bfloat16).dtype == torch.bfloat16
+    ids = models.load_tokenizer(folder)("w5 w6 <end>")["input_ids"]
+    assert ids == tokenizer("w5 w6 <end>")["input_ids"] == [5, 6, 2]
+    assert models.checkpoint_record(folder)["recipe"] == {"a": 1}
+    assert models.checkpoint_record(folder)["hash"] == models.checkpoint_hash(folder)
+
+
+def test_plain_transformers_loads_the_model(folder):
+    plain = AutoModelForCausalLM.from_pretrained(folder)
+    ours = models.load_model(folder)
+    ids = torch.tensor([[0, 5, 6, 2]])
+    assert torch.equal(plain(ids).logits, ours(ids).logits)
+
+
+def test_what_is_missing_is_named(folder, tmp_path):
+    refused(tmp_path / "nowhere", "no such checkpoint folder; check the path")
+    refused("embedded:toy-x", "mars pretrain toy-x")
+    for file in ("model.safetensors", "config.json", "tokenizer.json"):
+        kept = (folder / file).read_bytes()
+        (folder / file).unlink()
+        refused(folder, f"{file} is missing")
+        (folder / file).write_bytes(kept)
+    (folder / "config.json").write_text('{"model_type": "qw')
+    refused(folder, "config.json: cannot be read")
+
+
+@pytest.mark.parametrize("keep", [0, 5, 40, -1])
+def test_half_written_weights(folder, keep):
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:keep])
+    refused(folder, "model.safetensors: half-written")
+
+
+def test_a_shard_that_is_missing(folder):
+    index = {"weight_map": {"a": "model-00001.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    refused(folder, "model-00001.safetensors is missing")
+
+
+def test_a_tokenizer_of_another_checkpoint(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "vocab_size": 20}))
+    refused(folder, "41 ids and the embedding 20 rows", models.load_tokenizer)
+
+
+def test_a_checkpoint_without_a_chat_template(folder):
+    (folder / "chat_template.jinja").unlink()
+    refused(folder, "no chat template; use an instruct checkpoint", models.load_tokenizer)
+
+
+# ------------------------------------------------------------------------------- the mask token
+
+
+def test_mask_takes_a_spare_row_and_keeps_it(folder):
+    model, tok = models.load_model(folder), models.load_tokenizer(folder)
+    rows = model.get_input_embeddings().num_embeddings
+    assert models.mask_token_id(model, tok) == 41 == models.highest_id(tok) + 1
+    models.save_checkpoint(model, tok, folder, {})
+    again = models.load_model(folder)
+    assert again.config.mask_token_id == 41
+    again.config.mask_token_id = 7
+    assert models.mask_token_id(again, tok) == 7  # a recorded one is kept
+    assert again.get_input_embeddings().num_embeddings == rows
+
+
+def test_mask_takes_a_reserved_token_where_no_row_is_spare(folder, caplog):
+    model, tok = models.load_model(folder), models.load_tokenizer(folder)
+    tok.add_tokens([f"<|reserved_{i}|>" for i in range(9)], special_tokens=True)
+    assert models.highest_id(tok) + 1 == model.get_input_embeddings().num_embeddings
+    assert tok.convert_ids_to_tokens(models.mask_token_id(model, tok)) == "<|reserved_0|>"
+    assert not caplog.records
+
+
+def test_mask_grows_the_table_only_at_need_and_says_so(folder, caplog):
+    model, tok = models.load_model(folder), models.load_tokenizer(folder)
+    tok.add_tokens([f"word{i}" for i in range(9)])
+    with caplog.at_level(logging.WARNING):
+        assert models.mask_token_id(model, tok) == 50
+    assert model.get_input_embeddings().num_embeddings == 51
+    assert "grows by one row to 51" in caplog.text
+
+
+# ------------------------------------------------------------------------------- saving
+
+
+def test_saving_replaces_whole_or_not_at_all(folder, tokenizer, monkeypatch):
+    before = models.checkpoint_hash(folder)
+    other = build_model(dtype=torch.float32, seed=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(tokenizer, "save_pretrained", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            models.save_checkpoint(other, tokenizer, folder, {})
+    assert models.checkpoint_hash(folder) == before
+    models.save_checkpoint(other, tokenizer, folder, {})
+    assert models.checkpoint_hash(folder) != before
+    assert [p.name for p in folder.parent.iterdir()] == [folder.name]  # nothing left over
+
+
+def test_the_hash_is_of_what_computes(folder):
+    before = models.checkpoint_hash(folder)
+    (folder / "README.md").write_text("hello")
+    assert models.checkpoint_hash(folder) == before
+    (folder / "chat_template.jinja").write_text("x")
+    assert models.checkpoint_hash(folder) != before
+
+
+def test_a_generic_tokenizer_is_read_as_its_file_says(tmp_path):
+    """AutoTokenizer of transformers 5 rebuilds any qwen2 folder's tokenizer in its own way."""
+    from mars.embedded import tokenizer as toy
+    from mars.embedded.corpus import conversations
+
+    made = toy.build_tokenizer()
+    models.save_checkpoint(build_model(dtype=torch.float32), made, tmp_path / "toy", {})
+    config = json.loads((tmp_path / "toy" / "config.json").read_text())
+    (tmp_path / "toy" / "config.json").write_text(json.dumps({**config, "vocab_size": 9999}))
+    loaded = models.load_tokenizer(tmp_path / "toy")
+    for row in conversations("sft", 50, seed=0):
+        text = made.apply_chat_template(row["messages"], tokenize=False)
+        assert loaded(text)["input_ids"] == made(text)["input_ids"]
+        assert loaded.apply_chat_template(row["messages"], tokenize=False) == text
+
+
+@pytest.mark.xfail(reason="AutoTokenizer rebuilds the toy tokenizer as Qwen2's", strict=False)
+def test_auto_tokenizer_reads_the_toy_tokenizer_too(tmp_path):
+    from mars.embedded import tokenizer as toy
+
+    made = toy.build_tokenizer()
+    models.save_checkpoint(build_model(dtype=torch.float32), made, tmp_path / "toy", {})
+    loaded = AutoTokenizer.from_pretrained(tmp_path / "toy")
+    text = "<|im_start|>user tom has 41 cards .<|im_end|>"
+    assert loaded(text)["input_ids"] == made(text)["input_ids"]
