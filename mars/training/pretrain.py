@@ -43,6 +43,7 @@ class Shape(Section):
     num_key_value_heads: int = Field(ge=1)
     intermediate_size: int = Field(ge=1)
     max_position_embeddings: int = Field(256, ge=8)
+    initializer_range: float = Field(0.02, gt=0, description="deviation of the first weights")
 
 
 class Recipe(Section):
