@@ -21,7 +21,7 @@ from lm_eval.evaluator import evaluate
 from lm_eval.tasks import TaskManager
 
 from mars.config import Benchmark
-from mars.evaluation.lm_eval_model import EvaluationError
+from mars.evaluation.source import EvaluationError
 
 EMBEDDED_TASKS = Path(__file__).parent / "tasks" / "embedded"
 
@@ -190,6 +190,19 @@ def _no_metric(loaded: LoadedBenchmark, known: Sequence[str]) -> str:
     near = difflib.get_close_matches(loaded.metric, known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"it reports {', '.join(known) or 'none'}"
     return f"evaluation.benchmarks.{loaded.name}.metric: {loaded.metric!r} is not reported; {hint}"
+
+
+def prompts(lm: LM, loaded: LoadedBenchmark, limit: int) -> list[str]:
+    """The first prompts of a benchmark (of each sub-task), as evaluation gives them to a model."""
+    found: list[str] = []
+    with _lm_eval():
+        for task in loaded.tasks.values():
+            task.set_fewshot_seed(seed=DEFAULT_OTHER_SEED)
+            task.build_all_requests(
+                limit=limit, apply_chat_template=True, chat_template=lm.apply_chat_template
+            )
+            found += [instance.args[0] for instance in task.instances]
+    return found
 
 
 def run_benchmark(lm: LM, loaded: LoadedBenchmark, limit: int | None = None) -> Outcome:

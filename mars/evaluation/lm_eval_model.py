@@ -7,11 +7,10 @@ the records, so re-scoring runs no model.
 from __future__ import annotations
 
 import difflib
-import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -25,12 +24,14 @@ from lm_eval.models.utils import (
     normalize_gen_kwargs,
     postprocess_generated_text,
 )
+from lm_eval.utils import simple_parse_args_string
 from pydantic import ValidationError
 from tqdm import tqdm
 
 from mars.config import Decoding
 from mars.decoding import Generation, Request, make_decoder
 from mars.evaluation.records import Record, RecordStore, digest, fingerprint
+from mars.evaluation.source import EvaluationError, Source, choose_device, open_checkpoint
 
 log = logging.getLogger(__name__)
 
@@ -38,53 +39,6 @@ DEFAULT_BUDGET = 256
 """New tokens where neither the study nor the task names a number."""
 
 KNOWN_GEN_KWARGS = {"until", "max_gen_toks", "temperature", "do_sample"}
-
-
-class EvaluationError(ValueError):
-    """An evaluation that cannot be run; the message is one line for the user."""
-
-
-@dataclass(frozen=True)
-class Source:
-    """A checkpoint as evaluation needs it; the weights are loaded when first asked for.
-
-    Attributes:
-        tokenizer: with a chat template.
-        checkpoint: hash of the checkpoint.
-        context: positions of the model.
-        dtype: of the computation.
-        load: gives the model; None where no model may run (re-scoring).
-    """
-
-    tokenizer: Any
-    checkpoint: str
-    context: int
-    dtype: str
-    load: Callable[[], Any] | None
-
-
-def open_checkpoint(
-    ref: str | Path, dtype: str = "float32", device: str = "cpu", generate: bool = True
-) -> Source:
-    """The source of a checkpoint folder or ``embedded:<name>``, checked but not yet loaded."""
-    from mars import models
-
-    folder = models.resolve_checkpoint(ref)
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    loaded: list[Any] = []
-
-    def load() -> Any:
-        if not loaded:
-            loaded.append(models.load_model(folder, dtype, device))
-        return loaded[0]
-
-    return Source(
-        tokenizer=models.load_tokenizer(folder),
-        checkpoint=models.checkpoint_hash(folder),
-        context=int(config["max_position_embeddings"]),
-        dtype=dtype,
-        load=load if generate else None,
-    )
 
 
 @dataclass(frozen=True)
@@ -137,11 +91,26 @@ class MarsLM(TemplateLM):
                 raise EvaluationError("dtype and device are set where the checkpoint is opened")
             self.source = pretrained
         else:
-            self.source = open_checkpoint(pretrained, dtype or "float32", _device(device))
+            self.source = open_checkpoint(pretrained, dtype or "float32", choose_device(device))
         self.tokenizer = self.source.tokenizer
         self._prompts: dict[str, tuple[tuple[int, ...], str]] = {}
         path = None if records is None else Path(records) / f"{settings.id}.jsonl"
         self.use(settings, RecordStore(path), benchmark)
+
+    @classmethod
+    def create_from_arg_obj(
+        cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
+    ) -> MarsLM:
+        """From ``--model_args``, which go before lm-eval's own options and their defaults."""
+        options = {k: v for k, v in (additional_config or {}).items() if v is not None}
+        return cls(**options | arg_dict)
+
+    @classmethod
+    def create_from_arg_string(
+        cls, arg_string: str, additional_config: dict[str, Any] | None = None
+    ) -> MarsLM:
+        """As ``create_from_arg_obj``, from text."""
+        return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
 
     def use(
         self,
@@ -368,15 +337,6 @@ def _positive(name: str, value: int | str) -> int:
     if number < 1:
         raise EvaluationError(f"{name} is {value!r}: give a whole number of at least 1")
     return number
-
-
-def _device(wanted: str | None) -> str:
-    """The device asked for; where a GPU is lm-eval's default and absent, the CPU."""
-    import torch
-
-    if wanted is None or (wanted.startswith("cuda") and not torch.cuda.is_available()):
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return wanted
 
 
 def _decoding(given: dict[str, Any]) -> Decoding:

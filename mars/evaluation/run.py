@@ -13,8 +13,9 @@ from typing import Any
 
 from mars.config import Decoding, Study
 from mars.evaluation.benchmarks import LoadedBenchmark, Outcome, load_benchmarks, run_benchmark
-from mars.evaluation.lm_eval_model import EvaluationError, MarsLM, Source, open_checkpoint
+from mars.evaluation.lm_eval_model import MarsLM
 from mars.evaluation.records import Record, RecordStore, write_atomically
+from mars.evaluation.source import EvaluationError, Source, choose_device, open_checkpoint
 
 COLUMNS = (
     "study", "seed", "scale", "variant", "benchmark", "decoder", "block_size", "tau", "rule",
@@ -52,7 +53,7 @@ def evaluate_variant(
     """
     out = Path(out)
     _check_run(study, scale, variant)
-    source = open_checkpoint(checkpoint, study.training.dtype, _device(), generate)
+    source = open_checkpoint(checkpoint, study.training.dtype, choose_device(), generate)
     loaded = load_benchmarks(study.evaluation.benchmarks, include_path)
     _use_threads(study.evaluation.threads)
     work = [(b, s) for b in loaded.values() for s in study.decodings(variant, b.name)]
@@ -114,12 +115,6 @@ def _check_run(study: Study, scale: str, variant: str) -> None:
             f"variant {variant!r} is not made at scale {scale!r}; "
             f"choose from {', '.join(study.scales_of(variant))}"
         )
-
-
-def _device() -> str:
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _use_threads(threads: int) -> None:

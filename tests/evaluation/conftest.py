@@ -15,7 +15,7 @@ from mars.config import Study, parse_study
 from mars.decoding import Generation, Request
 from mars.embedded.tokenizer import build_tokenizer
 from mars.evaluation import lm_eval_model
-from mars.evaluation.lm_eval_model import Source
+from mars.evaluation.source import Source
 
 REPOSITORY = Path(__file__).parents[2]
 TOY = ("toy_ifeval", "toy_bbh", "toy_mmlu_pro", "toy_gpqa", "toy_gsm8k", "toy_humaneval")

@@ -13,8 +13,8 @@ from conftest import TOY, FakeDecoders
 from mars.config import Study
 from mars.evaluation import run
 from mars.evaluation.benchmarks import load_benchmarks
-from mars.evaluation.lm_eval_model import Source
 from mars.evaluation.records import read_records
+from mars.evaluation.source import Source
 
 
 def rows(out: Path) -> dict[tuple[str, str], dict[str, str]]:

@@ -1,0 +1,65 @@
+"""The checkpoint under evaluation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+class EvaluationError(ValueError):
+    """An evaluation that cannot be run; the message is one line for the user."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A checkpoint as evaluation needs it; the weights are loaded when first asked for.
+
+    Attributes:
+        tokenizer: with a chat template.
+        checkpoint: hash of the checkpoint.
+        context: positions of the model.
+        dtype: of the computation.
+        load: gives the model; None where no model may run (re-scoring).
+    """
+
+    tokenizer: Any
+    checkpoint: str
+    context: int
+    dtype: str
+    load: Callable[[], Any] | None
+
+
+def open_checkpoint(
+    ref: str | Path, dtype: str = "float32", device: str = "cpu", generate: bool = True
+) -> Source:
+    """The source of a checkpoint folder or ``embedded:<name>``, checked but not yet loaded."""
+    from mars import models
+
+    folder = models.resolve_checkpoint(ref)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    loaded: list[Any] = []
+
+    def load() -> Any:
+        if not loaded:
+            loaded.append(models.load_model(folder, dtype, device))
+        return loaded[0]
+
+    return Source(
+        tokenizer=models.load_tokenizer(folder),
+        checkpoint=models.checkpoint_hash(folder),
+        context=int(config["max_position_embeddings"]),
+        dtype=dtype,
+        load=load if generate else None,
+    )
+
+
+def choose_device(wanted: str | None = None) -> str:
+    """The device asked for, but the CPU where a GPU is asked for (as lm-eval does) and absent."""
+    import torch
+
+    if wanted is None or (wanted.startswith("cuda") and not torch.cuda.is_available()):
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return wanted
