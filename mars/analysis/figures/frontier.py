@@ -201,6 +201,7 @@ def _name_thresholds(study: Study, ax: Axes, curves: pd.DataFrame) -> None:
             textcoords="offset points",
             fontsize=8,
             color=style.colour(study, size),
+            bbox={"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 0.6},
         )
 
 

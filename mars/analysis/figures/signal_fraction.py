@@ -146,7 +146,7 @@ def figure(study: Study, results: Path) -> Figure:
     ax.set_xlabel("block size B")
     ax.set_ylabel("AR share of loss terms")
     ax.set_ylim(-0.03, 0.85)
-    made.legend(loc="outside lower center", ncols=3)
+    made.legend(loc="outside lower center", ncols=2)
     return made
 
 

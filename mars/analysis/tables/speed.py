@@ -261,6 +261,8 @@ def jacobi(study: Study, results: Path) -> Table:
     notes = [
         "Jacobi decoding is exact: its scores must equal greedy AR decoding's, as the second part "
         "checks; any difference is rounding between near-ties.",
+        "A guess that was never predicted yet (all of them, at the first step) is the last prompt "
+        "token; afterwards the predictions that were not accepted are the next guesses.",
         f"The paper gives one number each ({paper.CREDIT}), not one a benchmark.",
         "Avg carries a 95 % bootstrap interval over documents only.",
     ]
