@@ -208,6 +208,11 @@ def _run(study: Study, results: Path) -> str:
             parts.append(
                 f"<details><summary>Library versions</summary>{_terms(libraries)}</details>"
             )
+    for seed in study.seeds:
+        grid = read_json(results / f"seed{seed}" / "throughput.environment.json")
+        if grid is not None:
+            flat = {k.replace("_", " "): v for k, v in grid.items() if not isinstance(v, dict)}
+            parts.append(f"<h3>Wall-clock grid, seed {seed}</h3>{_terms(flat)}")
     return "\n".join(parts)
 
 

@@ -192,20 +192,33 @@ def write_throughput(study: Study, results: Path, seed: int) -> None:
                 tokens = 64 * 30
                 rows.append(
                     {
+                        "study": study.study,
+                        "seed": seed,
+                        "scale": grid.scale,
+                        "benchmark": grid.benchmark,
+                        "batch_size": batch,
                         "method": method,
                         "cache": cache,
                         "cache_block": block,
-                        "batch_size": batch,
+                        "block_size": 1 if method != "mars" else 4,
+                        "tau": 1.0 if method != "mars" else grid.tau,
                         "repeat": repeat,
+                        "prompts": grid.prompts,
+                        "max_new_tokens": grid.max_new_tokens,
                         "seconds": seconds,
                         "tokens": tokens,
                         "tokens_per_s": tokens / seconds,
                         "forwards": tokens if method != "mars" else tokens // 2,
                         "tokens_per_forward": 1.0 if method != "mars" else 2.0,
+                        "first_token_seconds": 0.01,
                         "peak_memory_mb": 500 + batch,
+                        "checkpoint": "0" * 12,
                     }
                 )
-    write_csv(results / f"seed{seed}" / "throughput.csv", rows)
+    folder = results / f"seed{seed}"
+    write_csv(folder / "throughput.csv", rows)
+    environment = {"device": "made-up CPU", "threads": 1, "load_average": [0.5, 0.4, 0.3]}
+    (folder / "throughput.environment.json").write_text(json.dumps(environment))
 
 
 def write_csv(path: Path, rows: list[dict]) -> None:

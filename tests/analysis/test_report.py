@@ -110,6 +110,7 @@ def test_it_says_what_it_is_and_what_it_is_not(study, html):
     assert "arXiv 2604.07023" in text
     assert "CC BY 4.0" in text
     assert "stage2_examples: 12000" in text
+    assert "made-up CPU" in text  # where the wall-clock grid was measured
     assert " ".join(dump_study(study).split()) in text
 
 

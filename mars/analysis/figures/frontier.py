@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patheffects import withStroke
 
 from mars.analysis import labels, paper
 from mars.analysis.figures import style
@@ -201,7 +202,7 @@ def _name_thresholds(study: Study, ax: Axes, curves: pd.DataFrame) -> None:
             textcoords="offset points",
             fontsize=8,
             color=style.colour(study, size),
-            bbox={"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 0.6},
+            path_effects=[withStroke(linewidth=2, foreground="white")],
         )
 
 

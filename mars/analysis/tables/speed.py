@@ -31,8 +31,8 @@ PAPER_METHODS = {
 }
 
 
-def wall_clock_means(study: Study, results: Path) -> pd.DataFrame:
-    """One row per (method, B_cache, batch size), means over repeats and seeds.
+def wall_clock_medians(study: Study, results: Path) -> pd.DataFrame:
+    """One row per (method, B_cache, batch size), medians over repeats and seeds.
 
     ``speedup_generate`` and ``speedup_ar`` are ratios of seconds over the same prompts;
     ``efficiency`` is the ratio of tokens/s to our own AR loop's ÷ tokens per forward.
@@ -47,8 +47,8 @@ def wall_clock_means(study: Study, results: Path) -> pd.DataFrame:
         return pd.DataFrame(columns=[*names, *more])
     groups = runs.groupby(["label", "cache_block", "batch_size"], dropna=False)
     out = groups.agg(
-        tokens_per_s=("tokens_per_s", "mean"),
-        seconds=("seconds", "mean"),
+        tokens_per_s=("tokens_per_s", "median"),
+        seconds=("seconds", "median"),
         seconds_sd=("seconds", "std"),
         tokens_per_forward=("tokens_per_forward", "mean"),
         peak_memory_mb=("peak_memory_mb", "max"),
@@ -84,14 +84,15 @@ def wall_clock(study: Study, results: Path) -> Table:
     ]
     grid = study.throughput
     rows: list[Row] = []
-    for row in as_rows(wall_clock_means(study, results)):
+    for row in as_rows(wall_clock_medians(study, results)):
         found = _paper_wall_clock(row["label"], row["cache_block"], row["batch_size"])
         rows.append({**row, "model": row["label"], **found})
     setting = "This study has no wall-clock grid."
     if grid is not None:
         setting = (
             f"{grid.variant} of {grid.scale} at τ = {grid.tau:g}, {grid.prompts} prompts of "
-            f"{grid.benchmark}, at most {grid.max_new_tokens} new tokens, {grid.repeats} repeats."
+            f"{grid.benchmark}, at most {grid.max_new_tokens} new tokens; medians of {grid.repeats} "
+            "repeats, ± their standard deviation; one warm-up a method and batch size is dropped."
         )
     at = paper.facts()["wall_clock"]
     notes = [
@@ -101,6 +102,7 @@ def wall_clock(study: Study, results: Path) -> Table:
         "loop at τ = 1, the fairer base, since it shares everything with MARS but the drafts.",
         "Efficiency is the speedup in tokens/s over our AR loop ÷ tokens per forward: 1 means "
         "that a forward with drafts costs what a forward without them does.",
+        "On a CPU, peak memory is that of the whole process so far, which holds every model.",
         f"The paper's columns ({paper.CREDIT}) are {at['model']}, {at['questions']} GSM8K "
         f"questions, τ = {at['tau']:g}, on one GPU: only ratios compare. It also ran B_cache "
         "64, 128 and 256.",
