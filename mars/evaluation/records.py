@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,8 @@ def write_atomically(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
         raise RecordError(
             f"{path}: cannot be written: {error.strerror or error}; free space or choose another "
             "folder and run again, finished records are kept"
@@ -127,17 +129,19 @@ class RecordStore:
         self.path = path
         self._known: dict[str, Record] = {}
         if path is not None:
-            self._known = {record.fingerprint: record for record in read_records(path)}
             self._drop_torn_line(path)
+            self._known = {record.fingerprint: record for record in read_records(path)}
 
     @staticmethod
     def _drop_torn_line(path: Path) -> None:
         """Cut off what a killed run left after the last whole line, so that lines can follow."""
         if not path.exists():
             return
-        with path.open("r+b") as file:
-            content = file.read()
-            file.truncate(content.rfind(b"\n") + 1)
+        try:
+            with path.open("r+b") as file:
+                file.truncate(file.read().rfind(b"\n") + 1)
+        except OSError as error:
+            raise RecordError(f"{path}: cannot be opened: {error.strerror or error}") from None
 
     def __len__(self) -> int:
         return len(self._known)
@@ -169,7 +173,8 @@ class RecordStore:
                 os.fsync(file.fileno())
         except OSError as error:
             if size is not None:
-                os.truncate(self.path, size)
+                with suppress(OSError):
+                    os.truncate(self.path, size)
             raise RecordError(
                 f"{self.path}: cannot be written: {error.strerror or error}; the {len(self)} "
                 "records in it are kept: free space and run again"

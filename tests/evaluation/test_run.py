@@ -1,0 +1,292 @@
+"""A variant is evaluated, resumed and scored again; what cannot work is said first."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import TOY, FakeDecoders
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from mars.config import Benchmark, Study
+from mars.evaluation import benchmarks, run, throughput
+from mars.evaluation.benchmarks import load_benchmarks
+from mars.evaluation.records import RecordError, RecordStore, read_records
+from mars.evaluation.source import EvaluationError, Source
+from mars.models import CheckpointError, save_checkpoint
+
+
+def rows(out: Path) -> list[dict[str, str]]:
+    with (out / "evaluation.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def out(tmp_path: Path, source: Source, monkeypatch: pytest.MonkeyPatch) -> Path:
+    def opened(_: Any, __: str, ___: str, generate: bool) -> Source:
+        return source if generate else replace(source, load=None)
+
+    monkeypatch.setattr(run, "open_checkpoint", opened)
+    return tmp_path / "results" / "test" / "seed0" / "toy-s" / "mars_b4"
+
+
+@pytest.fixture
+def small(study: Study) -> Study:
+    evaluation = study.evaluation
+    kept = {name: evaluation.benchmarks[name] for name in ("toy_bbh", "toy_gsm8k")}
+    return study.model_copy(
+        update={"evaluation": evaluation.model_copy(update={"benchmarks": kept})}
+    )
+
+
+def _evaluate(study: Study, out: Path, **arguments: Any) -> None:
+    run.evaluate_variant(study, 0, "toy-s", "mars_b4", "given", out, **arguments)
+
+
+def test_rows_and_records(study: Study, out: Path, fake: FakeDecoders) -> None:
+    _evaluate(study, out)
+    made = rows(out)
+    assert [(row["benchmark"], row["tau"]) for row in made] == [
+        (name, tau) for name in TOY for tau in ("1.0", "0.95")
+    ]
+    for row in made:
+        assert set(row) == set(run.COLUMNS)
+        records = read_records(out.parents[2] / row["records"])
+        assert row["records"].startswith("seed0/toy-s/mars_b4/evaluation/")
+        documents = 42 if row["benchmark"] == "toy_bbh" else 6
+        assert int(row["documents"]) == len(records) == documents
+        assert int(row["tokens"]) == sum(record.tokens for record in records)
+        assert int(row["forwards"]) == sum(record.forwards for record in records)
+        assert all(record.score is not None for record in records)
+        metrics = json.loads(row["metrics"])
+        assert metrics[row["metric"]] * 100 == pytest.approx(float(row["score"]), abs=1e-3)
+        if row["metric"] != "exact_match,get-answer":
+            mean = sum(record.score or 0 for record in records) / documents
+            assert mean * 100 == pytest.approx(float(row["score"]), abs=1e-3)
+        assert (out / "evaluation" / row["benchmark"] / "setup.json").is_file()
+
+
+def test_killed_and_resumed(small: Study, out: Path, fake: FakeDecoders) -> None:
+    fake.die_after = 3
+    with pytest.raises(KeyboardInterrupt):
+        _evaluate(small, out)
+    assert not (out / "evaluation.csv").exists()
+    fake.die_after = None
+    _evaluate(small, out)
+    assert fake.asked == 2 * (42 + 6)
+    straight = out.with_name("straight")
+    _evaluate(small, straight)
+    for resumed, whole in zip(rows(out), rows(straight), strict=True):
+        for column in set(run.COLUMNS) - {"seconds", "records"}:
+            assert resumed[column] == whole[column]
+    asked = fake.asked
+    before = (out / "evaluation.csv").read_text()
+    _evaluate(small, out)
+    assert fake.asked == asked
+    assert (out / "evaluation.csv").read_text() == before
+
+
+def test_rescoring_runs_no_model(small: Study, out: Path, fake: FakeDecoders) -> None:
+    with pytest.raises(EvaluationError, match="have no record"):
+        run.rescore(small, 0, "toy-s", "mars_b4", "given", out)
+    _evaluate(small, out)
+    before = (out / "evaluation.csv").read_text()
+    asked = fake.asked
+    (out / "evaluation.csv").unlink()
+    run.rescore(small, 0, "toy-s", "mars_b4", "given", out)
+    assert fake.asked == asked
+    assert (out / "evaluation.csv").read_text() == before
+
+
+def test_a_new_checkpoint_is_a_new_result(
+    small: Study, out: Path, fake: FakeDecoders, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _evaluate(small, out)
+    asked = fake.asked
+    monkeypatch.setattr(run, "open_checkpoint", lambda *_: replace(source, checkpoint="new"))
+    _evaluate(small, out)
+    assert fake.asked == 2 * asked
+    assert {row["checkpoint"] for row in rows(out)} == {"new"}
+    for row in rows(out):
+        records = read_records(out.parents[2] / row["records"])
+        assert len(records) == int(row["documents"])
+
+
+def test_a_full_disk(
+    small: Study, out: Path, fake: FakeDecoders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = RecordStore._append, []
+
+    def full(self: RecordStore, lines: bytes) -> None:
+        calls.append(lines)
+        if len(calls) > 2:
+            raise RecordError("No space left on device")
+        real(self, lines)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RecordStore, "_append", full)
+        with pytest.raises(RecordError):
+            _evaluate(small, out)
+    (path,) = (out / "evaluation" / "toy_bbh").glob("*.jsonl")
+    assert len(read_records(path)) == 8
+    fake.batches.clear()
+    _evaluate(small, out)
+    assert fake.asked == 2 * (42 + 6) - 8
+
+
+def test_mistakes_are_named_first(study: Study, tmp_path: Path) -> None:
+    with pytest.raises(EvaluationError, match="'mars_b5' is not in study"):
+        run.evaluate_variant(study, 0, "toy-s", "mars_b5", "x", tmp_path)
+    with pytest.raises(EvaluationError, match="not made at scale 'toy-l'"):
+        run.evaluate_variant(study, 0, "toy-l", "mars_b4", "x", tmp_path)
+    with pytest.raises(CheckpointError, match="nowhere"):
+        run.evaluate_variant(study, 0, "toy-s", "mars_b4", tmp_path / "nowhere", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "message"),
+    [
+        ("toy_gsm8k", "exact_match,strict", "did you mean 'exact_match,strict-match'"),
+        ("toy_bbh", "acc,none", "it reports exact_match,get-answer"),
+    ],
+)
+def test_unknown_metric(name: str, metric: str, message: str) -> None:
+    with pytest.raises(EvaluationError, match=message):
+        load_benchmarks({name: Benchmark(column="x", metric=metric)})
+
+
+def test_unknown_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = benchmarks.TaskManager
+
+    def only_ours(include_path: Any, include_defaults: bool = False) -> Any:
+        return ours(include_path=include_path, include_defaults=False)
+
+    monkeypatch.setattr(benchmarks, "TaskManager", only_ours)  # the others take half a minute
+    with pytest.raises(EvaluationError, match="no lm-eval task 'toy_gsm'; did you mean"):
+        load_benchmarks({"toy_gsm": Benchmark(column="x", metric="exact_match,strict-match")})
+
+
+SHUFFLED = """
+task: shuffled
+custom_dataset: !function shuffled.load
+process_docs: !function shuffled.shuffle
+output_type: generate_until
+test_split: test
+num_fewshot: 0
+doc_to_text: "{{question}}"
+doc_to_target: "{{answer}}"
+generation_kwargs: {until: ["."], max_gen_toks: 8}
+metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]
+metadata: {version: 3}
+"""
+SHUFFLED_CODE = """
+import random
+from datasets import Dataset
+def load(**_):
+    return {"test": Dataset.from_list([{"question": str(i), "answer": str(i)} for i in range(9)])}
+def shuffle(documents):
+    return documents.select(random.sample(range(len(documents)), len(documents)))
+"""
+
+
+def test_other_tasks_and_shuffles_do_not_drift(
+    small: Study, out: Path, fake: FakeDecoders, tmp_path: Path
+) -> None:
+    (tmp_path / "shuffled.yaml").write_text(SHUFFLED)
+    (tmp_path / "shuffled.py").write_text(SHUFFLED_CODE)
+    wanted = {"shuffled": Benchmark(column="x", metric="exact_match,none")}
+    evaluation = small.evaluation.model_copy(update={"benchmarks": wanted, "panels": []})
+    study = small.model_copy(update={"evaluation": evaluation})
+    fake.answer = lambda prompt: "".join(filter(str.isdigit, prompt))
+    _evaluate(study, out, include_path=[tmp_path])
+    assert [row["score"] for row in rows(out)] == ["100.0", "100.0"]
+    assert fake.asked == 12
+    _evaluate(study, out, include_path=[tmp_path])
+    assert fake.asked == 12
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=len(tokenizer) + 8,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=256,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+    )
+    folder = tmp_path_factory.mktemp("checkpoint") / "model"
+    save_checkpoint(Qwen2ForCausalLM(config), tokenizer, folder, {})
+    return folder
+
+
+def test_with_a_model(small: Study, checkpoint: Path, tmp_path: Path) -> None:
+    out = tmp_path / "test" / "seed0" / "toy-s" / "mars_b4"
+    run.evaluate_variant(small, 0, "toy-s", "mars_b4", checkpoint, out)
+    for row in rows(out):
+        assert float(row["tokens_per_forward"]) >= 1
+        records = read_records(out.parents[2] / row["records"])
+        assert all(sum(r.accepted) == r.tokens == len(r.confidence) for r in records)
+        if row["tau"] == "1.0":
+            assert all(set(record.accepted) == {1} for record in records)
+
+
+def test_throughput(
+    study: Study, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert study.throughput is not None
+    grid = study.throughput.model_copy(
+        update={
+            "prompts": 4,
+            "batch_sizes": [2, 4],
+            "cache_blocks": [4],
+            "repeats": 2,
+            "max_new_tokens": 8,
+        }
+    )
+    study = study.model_copy(update={"throughput": grid})
+    out = tmp_path / "throughput.csv"
+    throughput.measure(study, 0, checkpoint, checkpoint, out)
+    with out.open(newline="") as file:
+        made = list(csv.DictReader(file))
+    methods = [("generate", ""), ("ar", ""), ("mars", ""), ("mars", "4"), ("mars", "")]
+    assert [(r["method"], r["cache_block"]) for r in made] == methods * 4
+    assert [(r["batch_size"], r["repeat"]) for r in made] == [
+        (size, repeat) for size in ("2", "4") for repeat in ("0", "1") for _ in methods
+    ]
+    assert all(float(r["seconds"]) > 0 and int(r["tokens"]) > 0 for r in made)
+    ones = [r for r in made if r["method"] in ("generate", "ar")]
+    assert {float(r["tokens_per_forward"]) for r in ones} == {1.0}
+    assert len({r["tokens"] for r in ones}) == 1
+    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert set(summary) == {"2", "4"}
+    assert set(summary["2"]) == {
+        "generate:cursor", "ar:cursor", "mars:none", "mars:block4", "mars:cursor",
+    }  # fmt: skip
+    environment = json.loads((tmp_path / "throughput.environment.json").read_text())
+    assert environment["torch"] == torch.__version__
+
+
+def test_throughput_errors_are_errors(
+    study: Study, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("broken method")
+
+    monkeypatch.setattr(throughput, "_decode", broken)
+    with pytest.raises(RuntimeError, match="broken method"):
+        throughput.measure(study, 0, checkpoint, checkpoint, tmp_path / "t.csv")
+    assert not (tmp_path / "t.csv").exists()
+    without = study.model_copy(update={"throughput": None})
+    with pytest.raises(EvaluationError, match="no throughput section"):
+        throughput.measure(without, 0, checkpoint, checkpoint, tmp_path / "t.csv")
