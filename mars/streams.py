@@ -17,6 +17,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import torch
 from torch import BoolTensor, LongTensor, Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 IGNORE = -100
 """Label of a column without loss, as cross-entropy ignores it."""
@@ -47,20 +48,14 @@ def block_ids(turn: Tensor, block_size: int, phases: Sequence[int]) -> LongTenso
     """
     if block_size < 1:
         raise ValueError(f"block_size is {block_size}: it must be at least 1")
-    ids = torch.empty(len(turn), dtype=torch.long)
-    block, before, offset = -1, -1, 0
-    for position, of in enumerate(turn.tolist()):
-        if of < 0:
-            block += 1
-        elif of != before:
-            block, offset = block + 1, phases[of]
-        elif offset % block_size == 0:
-            block += 1
-        if of >= 0:
-            offset += 1
-        ids[position] = block
-        before = of
-    return ids  # type: ignore[return-value]
+    of = turn.numpy()
+    place = np.arange(len(of))
+    starts = np.ones(len(of), dtype=bool)  # where a response, or the text between two, starts
+    starts[1:] = of[1:] != of[:-1]
+    offset = place - np.maximum.accumulate(np.where(starts, place, 0))
+    phase = np.array([*phases, 0])[of]  # index −1, outside responses, is the appended 0
+    opens = (of < 0) | starts | ((offset + phase) % block_size == 0)
+    return torch.from_numpy(np.cumsum(opens) - 1)  # type: ignore[return-value]
 
 
 def stream_block_ids(length: int, block_size: int) -> LongTensor:
@@ -114,16 +109,11 @@ _PADDING = {"document": -1, "ar_label": IGNORE, "mask_label": IGNORE}
 
 def pad_rows(rows: Sequence[Layout], pad_id: int) -> Layout:
     """Stack one-row layouts into a batch, padded on the right to the longest."""
-    width = max(row.shape[1] for row in rows)
     stacked = {}
     for field in fields(Layout):
         fill = pad_id if field.name == "input_ids" else _PADDING.get(field.name, 0)
-        stacked[field.name] = torch.cat(
-            [
-                torch.nn.functional.pad(value, (0, width - value.shape[1]), value=fill)
-                for value in (getattr(row, field.name) for row in rows)
-            ]
-        )
+        values = [getattr(row, field.name)[0] for row in rows]
+        stacked[field.name] = pad_sequence(values, batch_first=True, padding_value=fill)
     return Layout(**stacked)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 import yaml
 from pydantic import Field, ValidationError
@@ -156,10 +157,22 @@ def _corpus(recipe: Recipe, tokenizer: Tokenizer) -> Callable[[int], tuple[Encod
                 found = [
                     Encoded(e.ids, torch.ones_like(e.response), e.turn, e.ended) for e in found
                 ]
-            held = (number, found)
+            held = (number, by_length(found, recipe.training.batch_size, recipe.seed + number))
         return held[1][place], (epoch, example)
 
     return fetch
+
+
+def by_length(examples: list[Encoded], batch_size: int, seed: int) -> list[Encoded]:
+    """Examples in batches of similar length, the batches in a seeded random order.
+
+    A short last batch stays last, so that every other batch is whole.
+    """
+    ordered = sorted(examples, key=len)
+    whole = len(ordered) // batch_size
+    order = np.random.default_rng(seed).permutation(whole)
+    picked = [e for b in order for e in ordered[b * batch_size : (b + 1) * batch_size]]
+    return picked + ordered[whole * batch_size :]
 
 
 def _is_done(folder: Path, recipe: dict[str, object]) -> bool:

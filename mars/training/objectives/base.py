@@ -102,23 +102,23 @@ class Objective(ABC):
     def collate(self, examples: Sequence[Encoded], keys: Sequence[Key]) -> Batch:
         """Rows padded on the right to the longest."""
         rows = [self.row(example, key) for example, key in zip(examples, keys, strict=True)]
-        counts = [self._count(row) for row in rows]
-        total = sum(counts[1:], counts[0])
-        return Batch(pad_rows(rows, self.setup.pad_id), total, tuple(keys))
+        layout = pad_rows(rows, self.setup.pad_id)
+        return Batch(layout, self._count(layout), tuple(keys))
 
-    def _count(self, row: Layout) -> Counts:
-        masked = int(row.masked.sum())
-        clean = row.shape[1] - masked
-        ar = int((row.ar_label != IGNORE).sum()) if self.wants_ar else 0
-        mask = row.mask_label != IGNORE
+    def _count(self, layout: Layout) -> Counts:
+        real = layout.document >= 0
+        has_mask = layout.mask_label != IGNORE
+        masked = int(layout.masked.sum())
+        response = int((layout.ar_label != IGNORE).sum())
+        ar = response if self.wants_ar else 0
         return Counts(
-            examples=1,
-            clean_tokens=clean,
+            examples=len(layout.input_ids),
+            clean_tokens=int(real.sum()) - masked,
             masked_tokens=masked,
-            response_tokens=int((row.ar_label != IGNORE).sum()),
-            ar_terms=ar + int((mask & ~row.masked).sum()),
-            terms=ar + int(mask.sum()),
-            attended=row.shape[1] ** 2,
+            response_tokens=response,
+            ar_terms=ar + int((has_mask & ~layout.masked).sum()),
+            terms=ar + int(has_mask.sum()),
+            attended=layout.input_ids.numel() * layout.shape[1],
         )
 
     def loss(self, model: PreTrainedModel, batch: Batch) -> Terms:
