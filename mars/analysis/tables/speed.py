@@ -91,8 +91,8 @@ def wall_clock(study: Study, results: Path) -> Table:
     if grid is not None:
         setting = (
             f"{grid.variant} of {grid.scale} at τ = {grid.tau:g}, {grid.prompts} prompts of "
-            f"{grid.benchmark}, at most {grid.max_new_tokens} new tokens; medians of {grid.repeats} "
-            "repeats, ± their standard deviation; one warm-up a method and batch size is dropped."
+            f"{grid.benchmark}, at most {grid.max_new_tokens} new tokens; medians of "
+            f"{grid.repeats} repeats, ± their standard deviation; one warm-up a method and batch size is dropped."
         )
     at = paper.facts()["wall_clock"]
     notes = [
