@@ -92,7 +92,8 @@ def wall_clock(study: Study, results: Path) -> Table:
         setting = (
             f"{grid.variant} of {grid.scale} at τ = {grid.tau:g}, {grid.prompts} prompts of "
             f"{grid.benchmark}, at most {grid.max_new_tokens} new tokens; medians of "
-            f"{grid.repeats} repeats, ± their standard deviation; one warm-up a method and batch size is dropped."
+            f"{grid.repeats} repeats, ± their standard deviation; one warm-up a method and "
+            "batch size is dropped."
         )
     at = paper.facts()["wall_clock"]
     notes = [
