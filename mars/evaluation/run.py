@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mars.config import Decoding, Study
+from mars.evaluation import sandbox
 from mars.evaluation.benchmarks import LoadedBenchmark, Outcome, load_benchmarks, run_benchmark
 from mars.evaluation.lm_eval_model import MarsLM
 from mars.evaluation.records import Record, RecordStore, write_atomically
@@ -180,6 +181,7 @@ def _write_setup(benchmark: LoadedBenchmark, lm: MarsLM, out: Path) -> None:
         "chat_template": lm.template_hash(),
         "dtype": lm.source.dtype,
         "max_new_tokens": lm.max_new_tokens,
+        "sandbox": sandbox.in_use(),
         "tasks": tasks,
     }
     path = out / "evaluation" / benchmark.name / "setup.json"

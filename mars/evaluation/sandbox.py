@@ -139,6 +139,12 @@ def layers() -> tuple[str, ...]:
         return _current().layers
 
 
+def in_use() -> tuple[str, ...] | None:
+    """The layers of the runner, or None where no program has been run yet."""
+    with _lock:
+        return _runner.layers if _runner is not None else None
+
+
 def run_program(source: str, timeout_s: float = 2.0, memory_mb: int = 256) -> Verdict:
     """Run a Python program in the sandbox; it passes by reaching its end without an error.
 
