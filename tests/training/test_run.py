@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_training import build_study
+from tiny_training import END, build_model, build_study, build_tokenizer
 
 from mars.data import DataError
-from mars.models import CheckpointError, checkpoint_record
+from mars.models import CheckpointError, checkpoint_record, save_checkpoint
 from mars.training import trainer as trainer_module
 from mars.training.progress import newest_whole, read_curve
 from mars.training.run import train_variant
@@ -95,7 +95,7 @@ from pathlib import Path
 torch.set_num_threads(1)
 from mars.training.trainer import SumTrainer
 from mars.training.run import train_variant
-from tiny_training import build_study
+from tiny_training import END, build_model, build_study, build_tokenizer
 original = SumTrainer.end_of_step
 def patched(self, number):
     original(self, number)
@@ -264,3 +264,17 @@ def test_the_curve_ignores_a_broken_last_line(tmp_path):
     file.write_text("step,epoch\n1,0.5\n2,1.0\n3,1")
     assert [row["step"] for row in read_curve(file)] == ["1", "2"]
     assert read_curve(tmp_path / "none.csv") == []
+
+
+def test_end_of_turn_learns_as_an_input_though_it_pads(base, rows, tmp_path):
+    """torch never updates the row of an embedding's ``padding_idx``; ours must learn."""
+    before = load_file(base / "model.safetensors")["model.embed_tokens.weight"]
+    file = tmp_path / "untied"
+    model = build_model(dtype=torch.float32)
+    model.config.tie_word_embeddings = False
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    save_checkpoint(model, build_tokenizer(), file, {})
+    train_variant(build_study(rows), 0, "s", "ar_sft", file, tmp_path / "out")
+    after = load_file(tmp_path / "out" / "model" / "model.safetensors")
+    assert "lm_head.weight" in after  # so the input table moves by input gradients alone
+    assert not torch.equal(after["model.embed_tokens.weight"][END], before[END])

@@ -1,0 +1,103 @@
+"""Base checkpoints from a recipe: resumable, reproducible, readable by plain transformers."""
+
+import os
+import signal
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from mars import models
+from mars.config import ConfigError
+from mars.training import pretrain as module
+from mars.training.pretrain import Recipe, load_recipe, pretrain
+from mars.training.trainer import SumTrainer
+
+RECIPE = {
+    "model": {
+        "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "intermediate_size": 24,
+    },
+    "examples": 70,
+    "training": {"batch_size": 16, "micro_batch_size": 8, "save_steps": 1},
+}  # fmt: skip
+
+
+def weights(folder):
+    return (folder / "model.safetensors").read_bytes()
+
+
+def test_a_stopped_run_gives_the_same_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_CHUNK", 32)  # several chunks, the last one short
+    recipe = Recipe.model_validate(RECIPE)
+    whole = pretrain("toy-s", tmp_path / "whole", recipe)
+
+    original = SumTrainer.end_of_step
+
+    def stop(self, number):
+        original(self, number)
+        if number == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SumTrainer, "end_of_step", stop)
+        with pytest.raises(SystemExit):
+            pretrain("toy-s", tmp_path / "out", recipe)
+    assert not (tmp_path / "out").exists()
+    assert (tmp_path / "out.training" / "trainer" / "checkpoint-3").is_dir()
+    assert pretrain("toy-s", tmp_path / "out", recipe) == tmp_path / "out"
+    assert weights(tmp_path / "out") == weights(whole)
+    assert not (tmp_path / "out.training").exists()
+
+    before = (whole / "model.safetensors").stat().st_mtime_ns
+    pretrain("toy-s", whole, recipe)  # nothing to do
+    assert (whole / "model.safetensors").stat().st_mtime_ns == before
+    other = recipe.model_copy(update={"seed": 1})
+    assert weights(pretrain("toy-s", tmp_path / "other", other)) != weights(whole)
+
+    model = AutoModelForCausalLM.from_pretrained(whole)
+    assert type(model).__name__ == "Qwen2ForCausalLM"
+    assert model.dtype == torch.bfloat16
+    assert models.load_model(whole).dtype == torch.float32
+    tokenizer = models.load_tokenizer(whole)
+    record = models.checkpoint_record(whole)
+    assert record["recipe"] == recipe.model_dump(mode="json")
+    spare = record["mask_token_id"]
+    assert models.highest_id(tokenizer) < spare < model.get_input_embeddings().num_embeddings
+
+
+def test_loss_on_all_tokens_or_on_the_response():
+    from mars.embedded.tokenizer import build_tokenizer
+
+    tokenizer = build_tokenizer()
+    for loss in ("response", "all"):
+        recipe = Recipe.model_validate({**RECIPE, "loss": loss})
+        fetch = module._corpus(recipe, tokenizer)
+        found = [fetch(i)[0] for i in range(5)]
+        assert all(bool(e.response.all()) == (loss == "all") for e in found)
+        assert fetch(3)[1] == (0, 3)
+
+
+def test_the_shipped_recipes_are_whole():
+    sizes = []
+    from mars.embedded.tokenizer import build_tokenizer
+
+    tokenizer = build_tokenizer()
+    for name in ("toy-s", "toy-m"):
+        recipe = load_recipe(models.EMBEDDED / f"{name}.yaml")
+        model = module.build_model(recipe, tokenizer)
+        sizes.append(sum(p.numel() for p in model.parameters()))
+    assert sizes[0] < 0.8e6 < sizes[1] < 2.5e6
+
+
+def test_faults_of_a_recipe_are_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"toy-x.yaml: no such recipe; recipes here: toy-m, toy-s"):
+        pretrain("toy-x", tmp_path / "out")
+    file = tmp_path / "r.yaml"
+    file.write_text("model: {hidden_size: 0}\n")
+    with pytest.raises(ConfigError, match=r"r.yaml: model.hidden_size"):
+        pretrain(str(file), tmp_path / "out")
+    long = Recipe.model_validate({**RECIPE, "max_length": 999})
+    with pytest.raises(ValueError, match="context is 256"):
+        pretrain("toy-s", tmp_path / "out", long)
+    assert not (tmp_path / "out").exists()
