@@ -17,6 +17,10 @@ include: "workflow/rules/throughput.smk"
 include: "workflow/rules/analysis.smk"
 
 
+onstart:
+    write_config()
+
+
 rule all:
     default_target: True
     input:

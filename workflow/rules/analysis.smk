@@ -24,7 +24,6 @@ rule environment:
 rule table:
     input:
         table_inputs,
-        config=ancient(f"{RESULTS}/config.yaml"),
     output:
         csv=f"{RESULTS}/tables/{{table}}.csv",
         markdown=f"{RESULTS}/tables/{{table}}.md",
@@ -39,11 +38,12 @@ rule table:
     resources:
         slots=1,
     params:
+        config=CONFIG,
         settings=presentation(),
-        results=subpath(input.config, parent=True),
+        results=lambda wildcards: RESULTS,
         out=subpath(output.csv, parent=True),
     shell:
-        "exec python -m mars table {wildcards.table} --config {input.config:q}"
+        "exec python -m mars table {wildcards.table} --config {params.config:q}"
         " --results {params.results:q} --out {params.out:q} &> {log:q}"
 
 
@@ -57,7 +57,6 @@ for name in DRAWN:
             sources(ROOT, FIGURE_FILES[name]),
             data_files(ROOT, "mars/analysis/figures"),
             data_files(ROOT, "mars/analysis/paper"),
-            config=ancient(f"{RESULTS}/config.yaml"),
         output:
             png=report(
                 f"{FIGURES}/{name}.png",
@@ -74,12 +73,13 @@ for name in DRAWN:
         resources:
             slots=1,
         params:
+            config=CONFIG,
             settings=presentation(),
             name=name,
-            results=subpath(input.config, parent=True),
+            results=lambda wildcards: RESULTS,
             stem=subpath(output.pdf, strip_suffix=".pdf"),
         shell:
-            "exec python -m mars figure {params.name} --config {input.config:q}"
+            "exec python -m mars figure {params.name} --config {params.config:q}"
             " --results {params.results:q} --out {params.stem:q} &> {log:q}"
 
 
@@ -91,7 +91,6 @@ rule report:
         f"{RESULTS}/environment.json",
         sources(ROOT, "mars/analysis/report.py"),
         data_files(ROOT, "mars/analysis"),
-        config=ancient(f"{RESULTS}/config.yaml"),
     output:
         f"{REPORTS}/index.html",
     log:
@@ -103,9 +102,10 @@ rule report:
     resources:
         slots=1,
     params:
+        config=CONFIG,
         settings=presentation(),
-        results=subpath(input.config, parent=True),
+        results=lambda wildcards: RESULTS,
         figures=lambda wildcards: FIGURES,
     shell:
-        "exec python -m mars report --config {input.config:q} --results {params.results:q}"
+        "exec python -m mars report --config {params.config:q} --results {params.results:q}"
         " --figures {params.figures:q} --out {output:q} &> {log:q}"

@@ -6,23 +6,40 @@ import shlex
 import sys
 from pathlib import Path
 
-from snakemake.utils import validate
+import yaml
+from snakemake.utils import update_config, validate
 
 ROOT = Path(workflow.basedir)
 sys.path[:0] = [str(ROOT), str(ROOT / "workflow" / "scripts")]
 
 from mars import jobs
-from mars.config import ConfigError, parse_study
+from mars.config import ConfigError, dump_study, parse_study
 from sources import data_files, registry, sources
+
+
+def typed(value):
+    """A --config value as YAML means it: Snakemake leaves what is inside lists and maps as text."""
+    if isinstance(value, dict):
+        return {key: typed(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [typed(inner) for inner in value]
+    return yaml.safe_load(value) if isinstance(value, str) else value
+
+
+update_config(config, typed(workflow.config_settings.config))
 
 STUDY_FILE = " + ".join(os.path.relpath(path) for path in workflow.configfiles)
 try:
     study = parse_study(config, STUDY_FILE)
 except ConfigError as error:
     sys.exit(str(error))
-validate(config, "../schemas/config.schema.json", set_default=False)
+# As resolved: Snakemake reads the numbers inside a --config list as text.
+validate(
+    study.model_dump(mode="json"), "../schemas/config.schema.json", set_default=False
+)
 
 RESULTS = f"results/{study.study}"
+CONFIG = f"{RESULTS}/config.yaml"
 FIGURES = f"figures/{study.study}"
 REPORTS = f"reports/{study.study}"
 RUN = "seed{seed}/{scale}/{variant}"
@@ -142,3 +159,18 @@ def throughput_files():
         for seed in study.seeds
         if study.throughput
     ]
+
+
+def write_config():
+    """Write the configuration as it is run, every default in it, for the jobs to read.
+
+    Called as the workflow starts. This is no rule, since what depends on its output is run again
+    with every change, or, where that is declared ancient, not even for reasons of its own.
+    """
+    text = dump_study(study)
+    path = Path(CONFIG)
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f"{path.name}.part")
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)

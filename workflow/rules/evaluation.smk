@@ -6,7 +6,6 @@ rule evaluate:
     input:
         evaluation_inputs,
         evaluation_sources,
-        config=ancient(f"{RESULTS}/config.yaml"),
     output:
         csv=f"{RESULTS}/{RUN}/evaluation.csv",
     log:
@@ -21,10 +20,11 @@ rule evaluate:
         mem_mb=JOB_MB,
         gpu=GPU,
     params:
+        config=CONFIG,
         settings=evaluation_settings,
         checkpoint=lambda wildcards: checkpoint(**wildcards),
         out=subpath(output.csv, parent=True),
     shell:
-        "exec python -m mars evaluate --config {input.config:q} --seed {wildcards.seed}"
+        "exec python -m mars evaluate --config {params.config:q} --seed {wildcards.seed}"
         " --scale {wildcards.scale} --variant {wildcards.variant}"
         " --checkpoint {params.checkpoint:q} --out {params.out:q} &> {log:q}"

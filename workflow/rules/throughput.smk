@@ -6,7 +6,6 @@ rule throughput:
     input:
         throughput_inputs,
         throughput_sources,
-        config=ancient(f"{RESULTS}/config.yaml"),
     output:
         f"{RESULTS}/seed{{seed}}/throughput.csv",
     log:
@@ -22,6 +21,7 @@ rule throughput:
         mem_mb=JOB_MB,
         gpu=GPU,
     params:
+        config=CONFIG,
         settings=settings(
             grid=study.throughput and study.throughput.model_dump(mode="json"),
             dtype=study.training.dtype,
@@ -29,6 +29,6 @@ rule throughput:
         checkpoint=throughput_checkpoint("variant"),
         ar_checkpoint=throughput_checkpoint("ar_variant"),
     shell:
-        "exec python -m mars throughput --config {input.config:q} --seed {wildcards.seed}"
+        "exec python -m mars throughput --config {params.config:q} --seed {wildcards.seed}"
         " --checkpoint {params.checkpoint:q} --ar-checkpoint {params.ar_checkpoint:q}"
         " --out {output:q} &> {log:q}"

@@ -42,7 +42,7 @@ rm -f "$stamp"
 
 python=.venv/bin/python
 install() {
-    "$python" -m pip install --disable-pip-version-check --no-input --quiet "$@"
+    "$python" -m pip install --disable-pip-version-check --no-input -qq "$@"
 }
 remedy="see the message above; if it is the network or a full disk, call make env again"
 

@@ -1,0 +1,85 @@
+"""The dry run lists exactly the jobs that a study calls for, written out here by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+SMALL = "ar_sft ar_sft_10ep block_diffusion_b4 mars_no_sft_b4 mars_no_sft_b8 mars_no_sft_b16"
+SMALL += " mars_no_sft_stream_b4 mars_b4 mars_b8 mars_b16"
+LARGE = "ar_sft mars_b4 mars_b8 mars_b16"
+QUICK = "ar_sft mars_b4 mars_b16 mars_no_sft_b4 mars_no_sft_b16"
+
+TABLES = "table2 table3 table4 training_overhead chance calibration glance"
+FIGURES = "frontier tokens_per_forward signal_fraction loss_curves"
+
+STUDIES: dict[str, Any] = {
+    "embedded": {
+        "trained": {"toy-s": SMALL.split(), "toy-m": LARGE.split()},
+        "tables": [*TABLES.split(), "table5", "jacobi", "acceptance"],
+        "figures": [*FIGURES.split(), "wall_clock"],
+        "throughput": True,
+        "counts": {"train": 14, "evaluate": 16, "throughput": 1},
+    },
+    "quick": {
+        "trained": {"toy-s": QUICK.split()},
+        "tables": TABLES.split(),
+        "figures": FIGURES.split(),
+        "throughput": False,
+        "counts": {"train": 5, "evaluate": 6, "throughput": 0},
+    },
+    "mini": {
+        "trained": {"toy-s": ["ar_sft", "block_diffusion_b4", "mars_no_sft_b4", "mars_b4"]},
+        "tables": [*TABLES.split(), "table5", "jacobi", "acceptance"],
+        "figures": [*FIGURES.split(), "wall_clock"],
+        "throughput": True,
+        "counts": {"train": 4, "evaluate": 5, "throughput": 1},
+    },
+}
+FILES = {"embedded": [], "quick": ["config/quick.yaml"], "mini": ["tests/mini.yaml"]}
+
+
+def expected(study: str, seeds: tuple[int, ...] = (0,)) -> set[str]:
+    plan = STUDIES[study]
+    results = f"results/{study}"
+    jobs = {
+        f"environment {results}/environment.json",
+        f"report reports/{study}/index.html",
+    }
+    jobs |= {f"table {results}/tables/{name}.csv" for name in plan["tables"]}
+    jobs |= {f"figure_{name} figures/{study}/{name}.png" for name in plan["figures"]}
+    for seed in seeds:
+        for scale, trained in plan["trained"].items():
+            for variant in trained:
+                jobs.add(f"train {results}/seed{seed}/{scale}/{variant}/model")
+            for variant in ["base", *trained]:
+                jobs.add(f"evaluate {results}/seed{seed}/{scale}/{variant}/evaluation.csv")
+        if plan["throughput"]:
+            jobs.add(f"throughput {results}/seed{seed}/throughput.csv")
+    return jobs
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_a_dry_run_lists_exactly_the_jobs_of_a_study(untouched, study):
+    choice = [word for file in FILES[study] for word in ("--configfile", file)]
+    jobs = untouched.jobs(*choice)
+    assert jobs == expected(study)
+    for rule, count in STUDIES[study]["counts"].items():
+        assert sum(job.startswith(f"{rule} ") for job in jobs) == count, rule
+
+
+def test_another_study_replaces_the_default_whole(untouched):
+    """Snakemake lays a --configfile over the default one, which would mix two studies."""
+    jobs = untouched.jobs("--configfile", "config/quick.yaml")
+    assert not [job for job in jobs if "toy-m" in job or "throughput" in job]
+
+
+def test_two_seeds_are_one_setting(untouched):
+    assert untouched.jobs("--config", "seeds=[0,1]") == expected("embedded", seeds=(0, 1))
+
+
+def test_a_dry_run_writes_nothing(untouched):
+    untouched.jobs()
+    for name in ("results", "figures", "reports"):
+        assert not (untouched.folder / name).exists()

@@ -1,0 +1,127 @@
+"""What a change runs again and what it leaves alone: a finished study, one change at a time."""
+
+from __future__ import annotations
+
+import pytest
+
+MARS = ["mars_b4", "mars_b8", "mars_b16", "mars_no_sft_b4", "mars_no_sft_b8", "mars_no_sft_b16"]
+MARS += ["mars_no_sft_stream_b4"]
+
+
+@pytest.fixture(scope="module")
+def finished(make_checkout):
+    made = make_checkout()
+    done = made.run("snakemake", "--cores", "8", "all")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "slots=" in done.stdout + done.stderr
+    return made
+
+
+@pytest.fixture
+def changed(finished):
+    """The jobs that a change of one file calls for; the file is put back afterwards."""
+    kept = {}
+
+    def jobs(path, text="\n# changed\n", *words):
+        file = finished.folder / path
+        kept[file] = (file.read_bytes(), file.stat())
+        finished.append(path, text)
+        return finished.jobs(*words)
+
+    yield jobs
+    for file, (content, _) in kept.items():
+        file.write_bytes(content)
+
+
+def rules(jobs):
+    return {job.split()[0] for job in jobs}
+
+
+def variants(jobs, rule):
+    return {job.split("/")[-2] for job in jobs if job.startswith(f"{rule} ")}
+
+
+def test_a_second_run_does_nothing(finished):
+    assert finished.jobs() == set()
+
+
+def test_an_objective_retrains_its_own_variants_and_what_follows(changed):
+    jobs = changed("mars/training/objectives/mars.py")
+    assert variants(jobs, "train") == set(MARS)
+    assert variants(jobs, "evaluate") == set(MARS)
+    assert {"throughput", "environment", "report", "table", "figure_frontier"} <= rules(jobs)
+
+
+def test_the_objective_of_the_parent_retrains_all_that_descend_from_it(changed):
+    jobs = changed("mars/training/objectives/ar_sft.py")
+    everything = {*MARS, "ar_sft", "ar_sft_10ep", "block_diffusion_b4"}
+    assert variants(jobs, "train") == everything
+    assert variants(jobs, "evaluate") == everything  # the base stays
+
+
+def test_a_decoder_evaluates_again_without_training(changed):
+    jobs = changed("mars/decoding/block_diffusion.py")
+    assert variants(jobs, "evaluate") == {"block_diffusion_b4"}
+    assert "train" not in rules(jobs)
+    assert "throughput" not in rules(jobs)
+
+
+def test_a_figure_only_redraws_itself(changed):
+    jobs = changed("mars/analysis/figures/frontier.py")
+    assert rules(jobs) == {"figure_frontier", "report"}
+
+
+def test_the_report_alone_is_written_again(changed):
+    assert rules(changed("mars/analysis/report.py")) == {"report"}
+
+
+def test_statistics_touch_neither_training_nor_evaluation(changed):
+    assert not rules(changed("mars/analysis/statistics.py")) & {"train", "evaluate", "throughput"}
+
+
+@pytest.mark.parametrize(
+    "path", ["mars/cli.py", "mars/config.py", "mars/jobs.py", "mars/__init__.py"]
+)
+def test_what_shapes_no_result_runs_nothing(changed, path):
+    assert changed(path) == set()
+
+
+def test_a_file_written_again_as_it_was_runs_nothing(changed):
+    assert changed("mars/training/trainer.py", "") == set()
+
+
+def test_the_learning_rate_retrains_everything(finished):
+    jobs = finished.jobs("--config", "training={learning_rate: 0.5}")
+    assert len([job for job in jobs if job.startswith("train ")]) == 14
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["training={threads: 2}", "training={logging_steps: 7}", "scales={toy-s: {paper: 7B}}"],
+)
+def test_settings_that_shape_no_model_retrain_nothing(finished, setting):
+    jobs = finished.jobs("--config", setting)
+    assert not rules(jobs) & {"train", "evaluate", "throughput"}
+    assert "report" in rules(jobs)
+
+
+def test_a_threshold_evaluates_the_mars_variants_again(finished):
+    jobs = finished.jobs("--config", "evaluation={thresholds: [1.0, 0.9]}")
+    assert variants(jobs, "evaluate") == set(MARS)
+    assert "train" not in rules(jobs)
+
+
+def test_a_second_seed_leaves_the_first_alone(finished):
+    jobs = finished.jobs("--config", "seeds=[0,1]")
+    measured = [job for job in jobs if job.split()[0] in ("train", "evaluate", "throughput")]
+    assert len(measured) == 14 + 16 + 1
+    assert all("/seed1/" in job for job in measured)
+
+
+def test_a_new_variant_runs_alone(finished):
+    new = (
+        "{mars_b2: {objective: mars, parent: ar_sft, stages: [2], block_size: 2, scales: [toy-s]}}"
+    )
+    jobs = finished.jobs("--config", f"variants={new}")
+    assert variants(jobs, "train") == {"mars_b2"}
+    assert variants(jobs, "evaluate") == {"mars_b2"}
