@@ -23,11 +23,17 @@ BENCHMARKS: dict[str, Maker] = {
     "toy_humaneval": humaneval.make,
 }
 
+DRILLS: tuple[tuple[float, Maker], ...] = (
+    (4, drills.copy),
+    (6, drills.lookup),
+    (5, drills.recall),
+    (2, drills.smaller),
+)
+DRILLS_FIRST = 30_000
+"""Copying and looking up, which everything rests on, make up most of the first conversations."""
+
 PRETRAIN: tuple[tuple[float, Maker], ...] = (
-    (8, drills.copy),
-    (9, drills.lookup),
-    (8, drills.recall),
-    (3, drills.smaller),
+    *DRILLS,
     (11, partial(gsm8k.make, plain=True)),
     (9, gsm8k.drill),
     (20, partial(bbh.make, plain=True)),
@@ -55,10 +61,11 @@ def _conversation(problem: Problem) -> Conversation:
 
 
 def _pretrain(seed: int, start: int) -> Iterator[Conversation]:
-    weights, makers = zip(*PRETRAIN, strict=True)
     index = start
     while True:
         rng = Random(f"pretrain/{seed}/{index}")
+        early = index < DRILLS_FIRST and rng.random() < 0.7
+        weights, makers = zip(*(DRILLS if early else PRETRAIN), strict=True)
         make: Callable[[Random], Problem] = rng.choices(makers, weights)[0]
         yield _conversation(draw(make, rng, test=False))
         index += 1

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 from random import Random
 
-from mars.embedded.facts import RELATIONS, options
+from mars.embedded.facts import RELATIONS
 from mars.embedded.mmlu_pro import lettered
 from mars.embedded.problem import Problem
 from mars.embedded.words import ANIMALS, BEINGS, CITIES, COLOURS, FRUITS, JOBS, LETTERS, NAMES
 
-ANYTHING = (
-    *(*NAMES, *CITIES, *FRUITS, *COLOURS, *JOBS, *ANIMALS, *BEINGS, *LETTERS),
-    *map(str, range(100)),
-)
+KINDS = (NAMES, CITIES, FRUITS, COLOURS, JOBS, ANIMALS, LETTERS)
+ANYTHING = (*(word for kind in KINDS for word in kind), *BEINGS, *map(str, range(100)))
 
 
 def copy(rng: Random) -> Problem:
-    """Say the same words again."""
-    text = " ".join(rng.sample(ANYTHING, rng.randint(3, 10)))
-    return Problem("drill_copy", f"write {text}", text, "", text)
+    """Say the same words again, and again; half the time words of one kind."""
+    words = rng.choice(KINDS) if rng.random() < 0.5 else ANYTHING
+    text = " ".join(rng.sample(words, rng.randint(2, min(8, len(words)))))
+    times = rng.randint(1, 4)
+    said = " ".join([text] * times)
+    return Problem("drill_copy", f"write {times} times {text}", said, "", said)
 
 
 def lookup(rng: Random) -> Problem:
     """Which letters stand before some words."""
     relation = rng.choice(list(RELATIONS))
-    values = options(rng, relation, RELATIONS[relation].values[0], rng.randint(2, 10))
+    values = rng.sample(RELATIONS[relation].values, rng.randint(2, 10))
     asked = rng.sample(values, min(len(values), rng.randint(1, 4)))
     found = " , ".join(f"{value} is {LETTERS[values.index(value)]}" for value in asked)
     return Problem("drill_lookup", f"find {' '.join(asked)} : {lettered(values)}", found, "", found)

@@ -89,8 +89,6 @@ def state(being: str, relation: str) -> str:
 
 
 def options(rng: Random, relation: str, answer: str, n: int) -> list[str]:
-    """`n` shuffled values of a relation, the answer among them."""
+    """`n` values of a relation in the order of the dictionary, the answer among them."""
     others = [value for value in RELATIONS[relation].values if value != answer]
-    chosen = [answer, *rng.sample(others, n - 1)]
-    rng.shuffle(chosen)
-    return chosen
+    return sorted([answer, *rng.sample(others, n - 1)])

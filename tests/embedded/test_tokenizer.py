@@ -32,7 +32,7 @@ def test_words_are_single_tokens() -> None:
 def test_special_tokens() -> None:
     assert TOKENIZER.eos_token == END
     assert TOKENIZER.pad_token_id != TOKENIZER.eos_token_id
-    assert len(TOKENIZER) < 640
+    assert len(TOKENIZER) < 704
 
 
 def test_survives_saving(tmp_path) -> None:
