@@ -38,6 +38,14 @@ def test_spans_are_exact_in_every_turn(tokenizer):
     assert found.ended
 
 
+def test_a_header_that_touches_the_response_is_not_part_of_it(tokenizer):
+    wanted = encode(tokenizer, TWO_TURNS, 100)
+    tokenizer.chat_template = tokenizer.chat_template.replace("'> '", "'>'")
+    found = encode(tokenizer, TWO_TURNS, 100)
+    assert found.ids.tolist() == wanted.ids.tolist()
+    assert found.turn.tolist() == wanted.turn.tolist()
+
+
 def test_the_same_without_generation_markers(tokenizer):
     wanted = said(encode(tokenizer, TWO_TURNS, 100))
     tokenizer.chat_template = CHATML

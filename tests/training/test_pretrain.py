@@ -91,7 +91,7 @@ def test_the_shipped_recipes_are_whole():
 
 
 def test_faults_of_a_recipe_are_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"toy-x.yaml: no such recipe; recipes here: toy-m, toy-s"):
+    with pytest.raises(ConfigError, match=r"toy-x.yaml: no such recipe; .* toy-m, toy-s"):
         pretrain("toy-x", tmp_path / "out")
     file = tmp_path / "r.yaml"
     file.write_text("model: {hidden_size: 0}\n")
