@@ -1,0 +1,200 @@
+"""The configuration: a mistake is one line with file, key and remedy; every default is shown."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from mars import cli, config
+from mars.config import ConfigError, load_study, parse_study
+
+ROOT = Path(__file__).resolve().parents[1]
+EMBEDDED = yaml.safe_load((ROOT / "config/embedded.yaml").read_text(encoding="utf-8"))
+
+
+def study_with(path: str, value: object) -> dict:
+    raw = copy.deepcopy(EMBEDDED)
+    *parents, last = path.split("/")
+    node = raw
+    for part in parents:
+        node = node[part]
+    if value is ...:
+        del node[last]
+    else:
+        node[last] = value
+    return raw
+
+
+WRONG = [
+    # path, value, what the line says
+    ("trainig", {}, ["trainig", "did you mean 'training'"]),
+    ("training/learning_rat", 1, ["training.learning_rat", "did you mean 'learning_rate'"]),
+    ("training/xyzzy", 1, ["training.xyzzy", "known keys: learning_rate"]),
+    ("variants/mars_b4/block", 4, ["variants.mars_b4.block", "did you mean 'block_size'"]),
+    ("study", ..., ["study", "missing", "add it"]),
+    ("training/epochs", "many", ["training.epochs", "valid integer", "'many'"]),
+    ("training/epochs", 0, ["training.epochs", "greater than or equal to 1", "0"]),
+    ("training/micro_batch_size", 48, ["micro_batch_size 48", "choose a divisor"]),
+    ("seeds", [], ["seeds", "at least one"]),
+    ("seeds", [-1], ["seeds.0", "greater than or equal to 0"]),
+    ("variants/mars_b4/block_size", 0, ["variants.mars_b4.block_size", "greater than or equal"]),
+    ("variants/mars_b4/block_size", 1, ["variants.mars_b4.block_size", "at least 2"]),
+    ("variants/mars_b4/parent", "ar_sfd", ["variants.mars_b4.parent", "did you mean 'ar_sft'"]),
+    ("variants/mars_b4/parent", ..., ["variants.mars_b4", "parent"]),
+    ("variants/mars_b4/stages", [], ["variants.mars_b4", "stage"]),
+    ("variants/mars_b4/stages", [3], ["variants.mars_b4.stages.0", "1 or 2"]),
+    ("variants/mars_b4/scales", ["toy-l"], ["variants.mars_b4.scales", "toy-l"]),
+    ("variants/mars_b4/alignment", "left", ["variants.mars_b4.alignment", "'left'"]),
+    ("variants/ar_sft/parent", "mars_b4", ["parent", "circle"]),
+    ("evaluation/thresholds", [1.0, 0.0], ["evaluation.thresholds.1", "greater than 0"]),
+    ("evaluation/thresholds", [1.5], ["evaluation.thresholds.0", "less than or equal to 1"]),
+    ("evaluation/panels", ["toy_gsm"], ["evaluation.panels", "did you mean 'toy_gsm8k'"]),
+    ("evaluation/benchmarks", {}, ["evaluation.benchmarks", "at least one"]),
+    ("evaluation/acceptance/rules", ["entropie"], ["evaluation.acceptance.rules.0", "'entropy'"]),
+    ("evaluation/acceptance/variant", "mars", ["evaluation.acceptance.variant", "unknown 'mars'"]),
+    ("evaluation/jacobi/variant", "ar", ["evaluation.jacobi.variant", "unknown 'ar'"]),
+    ("throughput/scale", "toy-l", ["throughput.scale", "unknown 'toy-l'"]),
+    ("throughput/variant", "mars_no_sft_b4", ["throughput.variant", "not made at 'toy-m'"]),
+    ("throughput/tau", 0, ["throughput.tau", "greater than 0"]),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "said"), WRONG)
+def test_a_mistake_is_one_line_with_file_key_and_remedy(path, value, said):
+    with pytest.raises(ConfigError) as caught:
+        parse_study(study_with(path, value), "config/mine.yaml")
+    line = str(caught.value)
+    assert line.startswith("config/mine.yaml: ")
+    assert "\n" not in line
+    for words in said:
+        assert words in line
+
+
+@pytest.mark.parametrize("raw", [None, [], "embedded", 3])
+def test_a_study_is_a_mapping(raw):
+    with pytest.raises(ConfigError, match=r"mine.yaml: expected a mapping of settings"):
+        parse_study(raw, "mine.yaml")
+
+
+def test_a_missing_file_names_those_there_are():
+    with pytest.raises(ConfigError, match=r"no such file; study files: .*embedded.yaml"):
+        load_study(ROOT / "config" / "embeded.yaml")
+
+
+def test_broken_yaml_names_the_file(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("study: [", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"mine.yaml: cannot be read") as caught:
+        load_study(file)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_committed_schema_is_the_generated_one():
+    """`python -m mars config --schema --out workflow/schemas/config.schema.json` writes it."""
+    committed = (ROOT / "workflow/schemas/config.schema.json").read_text(encoding="utf-8")
+    assert committed == config.json_schema()
+
+
+def test_the_default_study_shows_every_setting():
+    shown = parse_study(EMBEDDED)
+    for name in ("data", "training", "evaluation", "throughput"):
+        assert set(EMBEDDED[name]) == set(type(getattr(shown, name)).model_fields)
+    assert set(EMBEDDED["evaluation"]["acceptance"]) == set(config.Acceptance.model_fields)
+    assert set(EMBEDDED["evaluation"]["jacobi"]) == set(config.Jacobi.model_fields)
+    assert set(EMBEDDED) == set(config.Study.model_fields)
+
+
+@pytest.mark.parametrize("file", ["config/embedded.yaml", "config/quick.yaml", "tests/mini.yaml"])
+def test_a_study_written_out_is_the_same_study(file):
+    study = load_study(ROOT / file)
+    assert parse_study(yaml.safe_load(config.dump_study(study))) == study
+
+
+def test_every_decoding_setting_has_a_name_of_its_own():
+    study = load_study(ROOT / "config/embedded.yaml")
+    for variant in study.variants:
+        for benchmark in study.evaluation.benchmarks:
+            made = study.decodings(variant, benchmark)
+            assert len({decoding.id for decoding in made}) == len(made)
+
+
+def test_the_settings_of_the_embedded_study():
+    study = load_study(ROOT / "config/embedded.yaml")
+    taus = [decoding.tau for decoding in study.decodings("mars_b8", "toy_gsm8k")]
+    assert taus == [1.0, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5]
+    assert [made.tau for made in study.decodings("mars_b8", "toy_bbh")] == [1.0, 0.95]
+    assert [made.decoder for made in study.decodings("ar_sft", "toy_bbh")] == ["ar", "jacobi"]
+    assert len(study.decodings("mars_b4", "toy_gsm8k")) == 7 + 2 * 6  # and two more rules
+
+
+# --- the command line
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mars", *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_help_is_instant_and_names_the_commands():
+    done = run("--help")
+    assert done.returncode == 0
+    for command in ("train", "pretrain", "evaluate", "throughput", "figure", "report", "lm-eval"):
+        assert f"\n    {command}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["train", "--frobnicate"], "the following arguments are required"),
+        (["config", "--frobnicate"], "unrecognized arguments: --frobnicate"),
+        (["trian"], "invalid choice"),
+        (["config", "config/none.yaml"], "no such file; study files"),
+    ],
+)
+def test_a_wrong_command_line_is_an_error_without_a_traceback(words, said):
+    done = run(*words)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("scale", "variant", "said"),
+    [
+        ("toy-x", "mars_b4", "scales: unknown 'toy-x'; did you mean 'toy-s'?"),
+        ("toy-s", "mars_b5", "variants: unknown 'mars_b5'"),
+        ("toy-m", "mars_no_sft_b4", "variants.mars_no_sft_b4.scales: unknown 'toy-m'"),
+    ],
+)
+def test_a_run_that_the_study_has_not_is_named(scale, variant, said):
+    words = ["--config", "config/embedded.yaml", "--seed", "0", "--scale", scale]
+    words += ["--variant", variant, "--parent", "none", "--out", "none"]
+    done = run("train", *words)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"mars: config/embedded.yaml: {said}")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_full_disk_is_one_line(monkeypatch, capsys, tmp_path):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "results/x.csv")
+
+    monkeypatch.setattr(cli, "dump_study", full)
+    assert cli.main(["config", str(ROOT / "config/quick.yaml"), "--out", str(tmp_path / "x")]) == 2
+    said = capsys.readouterr().err
+    assert said == "mars: disk full while writing results/x.csv: free some space and run again\n"
+
+
+def test_a_bug_shows_its_traceback(monkeypatch):
+    def broken(*_: object) -> None:
+        raise KeyError("ours")
+
+    monkeypatch.setattr(cli, "dump_study", broken)
+    with pytest.raises(KeyError):
+        cli.main(["config", str(ROOT / "config/quick.yaml")])
