@@ -186,6 +186,7 @@ def _generate(model: Any, tokenizer: Any, batch: Sequence[Request]) -> Counts:
         attention_mask=seen.to(model.device),
         max_new_tokens=batch[0].max_new_tokens,
         do_sample=False,
+        use_cache=True,
         pad_token_id=pad,
         eos_token_id=end,
     )[:, width:]
