@@ -6,7 +6,7 @@ TORCH_INDEX ?=
 # A Python 3.11, 3.12 or 3.13; found by itself where this is empty.
 PYTHON ?=
 CORES ?= 8
-STUDY ?= embedded
+STUDY ?=
 
 BIN := .venv/bin
 STAMP := .venv/.complete
@@ -33,6 +33,7 @@ quick: env ## a first look in minutes: reports/quick/index.html
 	$(SNAKEMAKE) --cores $(CORES) --configfile config/quick.yaml -- all
 
 study: env ## another study: make study STUDY=name, for config/name.yaml
+	@$(BIN)/python -m mars config "config/$(STUDY).yaml" >/dev/null
 	$(BIN)/python -m mars unlock
 	$(SNAKEMAKE) --cores $(CORES) --configfile config/$(STUDY).yaml -- all
 
@@ -58,4 +59,5 @@ lock: ## resolve requirements.lock again (needs uv)
 	sh workflow/scripts/lock.sh
 
 clean-study: ## delete what a study made: make clean-study STUDY=name
+	@test -n "$(STUDY)" || { echo "name the study: make clean-study STUDY=name" >&2; exit 2; }
 	rm -rf "results/$(STUDY)" "figures/$(STUDY)" "reports/$(STUDY)"

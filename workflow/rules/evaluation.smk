@@ -16,7 +16,7 @@ rule evaluate:
         "../envs/mars.yaml"
     threads: study.evaluation.threads
     resources:
-        slots=study.evaluation.threads,
+        slots=min(SLOTS, study.evaluation.threads),
         mem_mb=JOB_MB,
         gpu=GPU,
     params:

@@ -22,7 +22,7 @@ rule train:
         "../envs/mars.yaml"
     threads: study.training.threads
     resources:
-        slots=study.training.threads,
+        slots=min(SLOTS, study.training.threads),
         mem_mb=JOB_MB,
         gpu=GPU,
     params:
