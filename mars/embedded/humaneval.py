@@ -97,7 +97,7 @@ def _loop(rng: Random, x: str) -> Drawn:
     start = rng.randint(0, 30)
     return (
         f"loops over the list {x} from {start} and adds each {op} {n} .",
-        f"s = {start}\n for i in {x} :\n  s = s + {changed}\n return s",
+        f"s = {start}\n for i in {x} : \n  s = s + {changed}\n return s",
         f"loop-{op}",
         [start, n],
     )

@@ -10,7 +10,6 @@ from mars.embedded.vocabulary import WORDS
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 ROLES = ("user", "assistant", "system")
 CONTEXT = 256
-BYTE_SCORE, WORD_SCORE = -20.0, -1.0
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -23,24 +22,21 @@ CHAT_TEMPLATE = (
 )
 
 
-def _as_bytes(text: str) -> str:
-    """Text in the byte-level alphabet."""
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    return "".join(piece for piece, _ in byte_level.pre_tokenize_str(text))
-
-
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """The tokenizer, with its chat template; `decode(encode(s)) == s` for any text."""
+    """The tokenizer, with its chat template; `decode(encode(s)) == s` for any text.
+
+    Words are added tokens of a byte-level BPE without merges. Their ids stand in its vocabulary
+    too, so that transformers, which makes every Qwen2 tokenizer anew from its vocabulary and
+    added tokens, arrives at the same ids (after NFC, which it applies first).
+    """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    words = [*ROLES, *WORDS]
-    pieces = [(byte, BYTE_SCORE) for byte in alphabet]
-    pieces += [(_as_bytes(word), WORD_SCORE) for word in words]
-    core = Tokenizer(models.Unigram(pieces, unk_id=0, byte_fallback=False))
+    words, specials = [*ROLES, *WORDS], [PAD, START, END]
+    vocabulary = {piece: i for i, piece in enumerate([*alphabet, *words, *specials])}
+    core = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     core.decoder = decoders.ByteLevel()
-    core.add_special_tokens(
-        [AddedToken(text, special=True, normalized=False) for text in (PAD, START, END)]
-    )
+    core.add_tokens([AddedToken(word, special=False, normalized=False) for word in words])
+    core.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in specials])
     return PreTrainedTokenizerFast(
         tokenizer_object=core,
         pad_token=PAD,

@@ -22,5 +22,5 @@ times to tokyo tom tovi trails true twyx ulfo us use vet violet vook wear wears 
 which white who with words write x xeno y yak yint zorb { }
 """
 
-WORDS = ("\n", "\n ", *(f" {word}" for word in (*NUMBERS, *_PLAIN.split())))
+WORDS = ("\n", " \n ", *(f" {word}" for word in (*NUMBERS, *_PLAIN.split())))
 """The pieces, in the order of their ids."""
