@@ -30,7 +30,7 @@ from tqdm import tqdm
 
 from mars.config import Decoding
 from mars.decoding import Generation, Request, make_decoder
-from mars.evaluation.records import Record, RecordStore, digest, fingerprint
+from mars.evaluation.records import Record, RecordStore, decoding_code, digest, fingerprint
 from mars.evaluation.source import EvaluationError, Source, choose_device, open_checkpoint
 
 log = logging.getLogger(__name__)
@@ -200,6 +200,7 @@ class MarsLM(TemplateLM):
             ids, prompt_hash = self._prompt(context)
             key = fingerprint(
                 {
+                    "code": decoding_code(),
                     "checkpoint": self.source.checkpoint,
                     "dtype": self.source.dtype,
                     "decoding": decoding | {"temperature": temperature},

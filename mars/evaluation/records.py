@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,14 @@ def fingerprint(parts: Mapping[str, Any]) -> str:
     """Hash of everything that shapes a record; ``parts`` must be plain JSON values."""
     text = json.dumps({"format": FORMAT, **parts}, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+@cache
+def decoding_code() -> str:
+    """Hash of the sources that shape a generation: what other code decoded is not used again."""
+    mars = Path(__file__).parents[1]
+    files = [mars / "models.py", mars / "streams.py", *sorted((mars / "decoding").glob("*.py"))]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 
 def write_atomically(path: Path, text: str) -> None:
