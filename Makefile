@@ -38,7 +38,7 @@ study: env ## another study: make study STUDY=name, for config/name.yaml
 	$(SNAKEMAKE) --cores $(CORES) --configfile config/$(STUDY).yaml -- all
 
 test: env lint ## style, types and every test, the slow ones too (what CI runs)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 test-fast: env ## the tests without the slow ones
 	$(BIN)/python -m pytest -m 'not slow'

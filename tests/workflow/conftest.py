@@ -61,7 +61,7 @@ class Checkout:
             env={**os.environ, **environment},
             capture_output=True,
             text=True,
-            timeout=840,
+            timeout=1700,
             check=False,
         )
 
