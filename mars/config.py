@@ -259,10 +259,11 @@ class Study(Section):
         made = self.variants[variant]
         ev = self.evaluation
         size = made.block_size if made.decoder != "ar" else 1
-        cache: CacheName = "none" if made.decoder == "block_diffusion" else "cursor"
 
         def at(tau: float, rule: Rule = "probability") -> Decoding:
-            return Decoding(decoder=made.decoder, block_size=size, tau=tau, rule=rule, cache=cache)
+            return Decoding(
+                decoder=made.decoder, block_size=size, tau=tau, rule=rule, cache="cursor"
+            )
 
         if made.decoder != "mars":
             found = [at(1.0)]

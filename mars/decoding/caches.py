@@ -162,6 +162,10 @@ class Cursor:
         """How many tokens the row may accept this step; 0 where it waits."""
         return row.end - row.length
 
+    def uncached(self, width: int) -> int:
+        """The most accepted tokens of a row that a step may recompute, prefill aside."""
+        return width
+
     def advance(self, row: Row, known: int) -> None:
         """Called after each step: the window's columns before ``known`` held accepted tokens."""
         row.cached = known
@@ -186,6 +190,10 @@ class Recompute(Cursor):
         """Up to the end of the block, where there are blocks."""
         end = row.end if self._block is None else min(row.end, row.block_end)
         return end - row.length
+
+    def uncached(self, width: int) -> int:
+        """Rows start together, so that none reaches further than the longest."""
+        return 0
 
     def advance(self, row: Row, known: int) -> None:
         """Nothing is kept."""
@@ -216,6 +224,10 @@ class Block(Cursor):
     def room(self, row: Row) -> int:
         """Up to the end of the block."""
         return min(row.end, row.block_end) - row.length
+
+    def uncached(self, width: int) -> int:
+        """A whole block, and at its end what was accepted with it."""
+        return self._block + width
 
     def advance(self, row: Row, known: int) -> None:
         """Freeze the block that this step wrote."""

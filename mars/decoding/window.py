@@ -55,7 +55,8 @@ class WindowDecoder(BoundDecoder):
     @torch.inference_mode()
     def generate(self, requests: Sequence[Request]) -> list[Generation]:
         """Decode one batch; the generations come in the order of the requests."""
-        batch, policy = self.batch(requests, self.fill, spare=self.width), self.policy()
+        policy = self.policy()
+        batch = self.batch(requests, self.fill, spare=policy.uncached(self.width) + self.width)
         while batch.rows:
             self.step(batch, policy)
         return batch.generations

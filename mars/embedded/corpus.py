@@ -41,11 +41,13 @@ PRETRAIN: tuple[tuple[float, Maker], ...] = (
     (9, mmlu_pro.plain),
     (6, gpqa.plain),
     (6, partial(ifeval.make, plain=True)),
-    (8, partial(humaneval.make, plain=True)),
-    *(
-        (weight, make)
-        for weight, make in zip((1, 1, 1, 1, 0.5, 0.5), BENCHMARKS.values(), strict=True)
-    ),
+    (8, partial(humaneval.basic, plain=True)),
+    (1, gsm8k.make),
+    (1, bbh.make),
+    (1, mmlu_pro.make),
+    (1, gpqa.make),
+    (0.5, ifeval.make),
+    (0.5, humaneval.basic),
 )
 """The pretraining mixture: relative shares and what is drawn; harder skills have more."""
 

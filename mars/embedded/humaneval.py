@@ -12,7 +12,7 @@ COMPARE = {"above": ">", "below": "<", "at least": ">=", "at most": "<="}
 ARITHMETIC = {"plus": "+", "minus": "-", "times": "*"}
 ARGUMENTS = ("x", "y", "n")
 LISTS = "[[], [0], [5, 2, 9], [-3, 4, 12, 30, 7], [{0}, {0} + 1, {0} - 1, 2], list(range(40))]"
-ONES = "[-7, 0, 1, 2, 3, 10, {0} - 1, {0}, {0} + 1, 50]"
+ONES = "range(-8, 60)"
 
 Drawn = tuple[str, str, str, list[int]]
 """Description, body, key's skeleton, numbers."""
@@ -103,18 +103,69 @@ def _loop(rng: Random, x: str) -> Drawn:
     )
 
 
-FAMILIES: dict[Callable[[Random, str], Drawn], str] = {
+def _nested(rng: Random, x: str) -> Drawn:
+    """One of three results, by two conditions in turn."""
+    (told_a, code_a, kind_a, a), (told_b, code_b, kind_b, b) = (
+        _condition(rng, x),
+        _condition(rng, x),
+    )
+    terms = [_term(rng, x) for _ in range(3)]
+    told, code, ops, numbers = zip(*terms, strict=True)
+    return (
+        f"gives {told[0]} if {x} is {told_a} , "
+        f"else {told[1]} if {x} is {told_b} , else {told[2]} .",
+        f"return {code[0]} if {code_a} else {code[1]} if {code_b} else {code[2]}",
+        f"{kind_a}?{kind_b}?{':'.join(ops)}",
+        [*a, *b, *numbers],
+    )
+
+
+def _sieve(rng: Random, x: str) -> Drawn:
+    """A list comprehension with two conditions and two changes."""
+    (told_a, code_a, kind_a, a), (told_b, code_b, kind_b, b) = (
+        _condition(rng, "i"),
+        _condition(rng, "i"),
+    )
+    op_a, op_b = rng.choice(list(ARITHMETIC)), rng.choice(list(ARITHMETIC))
+    m, n = _number(rng), _number(rng)
+    join = rng.choice(("and", "or"))
+    return (
+        f"keeps what is {told_a} {join} {told_b} in the list {x} "
+        f"and gives each {op_a} {m} , then {op_b} {n} .",
+        f"return [ ( i {ARITHMETIC[op_a]} {m} ) {ARITHMETIC[op_b]} {n} "
+        f"for i in {x} if {code_a} {join} {code_b} ]",
+        f"sieve-{kind_a}-{join}-{kind_b}-{op_a}-{op_b}",
+        [*a, *b, m, n],
+    )
+
+
+BASIC: dict[Callable[[Random, str], Drawn], str] = {
     _chain: ONES,
     _choice: ONES,
     _each: LISTS,
     _total: LISTS,
     _loop: LISTS,
 }
+"""Families of functions, and the inputs they are tested on; pretraining knows only these."""
+
+FAMILIES = BASIC | {_nested: ONES, _sieve: LISTS}
+HARDER = 0.55
+"""How many of the benchmark's items are of a family that pretraining does not know."""
 
 
-def make(rng: Random, plain: bool = False) -> Problem:
+def basic(rng: Random, plain: bool = False) -> Problem:
+    """One function of a basic family."""
+    return _problem(rng, rng.choice(list(BASIC)), plain)
+
+
+def make(rng: Random) -> Problem:
     """One function to write; its key is what it does and its numbers."""
-    family = rng.choice(list(FAMILIES))
+    harder = rng.random() < HARDER
+    return _problem(rng, rng.choice([f for f in FAMILIES if (f not in BASIC) == harder]), False)
+
+
+def _problem(rng: Random, family: Callable[[Random, str], Drawn], plain: bool) -> Problem:
+    """A function of a family, described and written."""
     name, x = rng.choice("fgh"), rng.choice(ARGUMENTS)
     told, body, skeleton, numbers = family(rng, x)
     full = f"def {name} ( {x} ) :\n {body}"

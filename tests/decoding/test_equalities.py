@@ -194,3 +194,17 @@ def test_block_diffusion_with_blocks_of_one_is_greedy():
     requests = some_requests(5, seed=6)
     found = decode(requests, decoder="block_diffusion", block_size=1)
     assert [g.ids for g in found] == [g.ids for g in decode(requests, decoder="ar")]
+
+
+def test_a_row_at_its_end_beside_one_that_took_a_whole_draft():
+    """The widest window, 2B − 1 columns, may start at the last column of the longest row."""
+    slow = Request(tuple(range(2, 22)), 3, tau=1.0)
+    fast = Request((2, 3, 4), 20, tau=1e-6)
+    for cache, cut in (("cursor", None), ("none", None), ("block", 5), ("block", 32)):
+        for size in (2, 4, 8):
+            method = {"decoder": "mars", "block_size": size, "cache": cache, "cache_block": cut}
+            both = decode([slow, fast], tau=0.5, **method)
+            assert outline(both) == outline(
+                [decode([r], tau=0.5, **method)[0] for r in (slow, fast)]
+            )
+            assert max(both[1].accepted) == min(size, cut or size)
