@@ -50,6 +50,7 @@ class Checkout:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.said = folder / "said.txt"  # what the started command printed
 
     def command(self, *words: str) -> list[str]:
         return [sys.executable, "-m", *words]
@@ -66,13 +67,14 @@ class Checkout:
         )
 
     def start(self, *words: str, **environment: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            self.command(*words),
-            cwd=self.folder,
-            env={**os.environ, **environment},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        with self.said.open("wb") as file:
+            return subprocess.Popen(
+                self.command(*words),
+                cwd=self.folder,
+                env={**os.environ, **environment},
+                stdout=file,
+                stderr=file,
+            )
 
     def jobs(self, *words: str) -> set[str]:
         """The jobs that a dry run lists, each as its rule and its first output."""

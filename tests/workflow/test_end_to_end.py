@@ -39,11 +39,10 @@ def study(tmp_path_factory):
     results = made.folder / "results" / "mini"
 
     running = made.start(*RUN)
-    family = []
     until = time.monotonic() + 600
     while not records(results) and running.poll() is None and time.monotonic() < until:
         time.sleep(0.2)
-    assert running.poll() is None, "the study ended before it could be killed"
+    assert running.poll() is None, made.said.read_text(encoding="utf-8")[-8000:]
     family = psutil.Process(running.pid).children(recursive=True)
     running.send_signal(signal.SIGKILL)
     running.wait()

@@ -12,6 +12,9 @@ from snakemake.utils import update_config, validate
 ROOT = Path(workflow.basedir)
 sys.path[:0] = [str(ROOT), str(ROOT / "workflow" / "scripts")]
 
+if Path.cwd() != ROOT:
+    sys.exit(f"{Path.cwd()} is not the repository root: call snakemake from {ROOT}")
+
 from mars import jobs
 from mars.config import ConfigError, dump_study, parse_study
 from sources import data_files, registry, sources
@@ -33,10 +36,7 @@ try:
     study = parse_study(config, STUDY_FILE)
 except ConfigError as error:
     sys.exit(str(error))
-# As resolved: Snakemake reads the numbers inside a --config list as text.
-validate(
-    study.model_dump(mode="json"), "../schemas/config.schema.json", set_default=False
-)
+validate(config, "../schemas/config.schema.json", set_default=False)
 
 RESULTS = f"results/{study.study}"
 CONFIG = f"{RESULTS}/config.yaml"
@@ -68,9 +68,7 @@ wildcard_constraints:
 # job takes a slot; `--resources slots=N` says otherwise, and a cluster (--jobs) has no such bound.
 JOB_MB = 600  # a process with torch, transformers and lm-eval, and a small model
 TOTAL_MB = 3600  # of all jobs together
-SLOTS = max(
-    1, min(jobs.usable_cores(), min(TOTAL_MB, jobs.usable_memory_mb()) // JOB_MB)
-)
+SLOTS = max(1, min(jobs.usable_cores(), min(TOTAL_MB, jobs.usable_memory_mb()) // JOB_MB))
 GPU = min(1, jobs.gpu_count())  # what a job asks for that uses a GPU where there is one
 
 limits = workflow.global_resources
@@ -102,9 +100,7 @@ def checkpoint_files(ref):
 def check_study():
     """What the configuration alone cannot know: the files that a study names."""
     for scale, made in study.scales.items():
-        if not any(
-            path.endswith(".safetensors") for path in checkpoint_files(made.base)
-        ):
+        if not any(path.endswith(".safetensors") for path in checkpoint_files(made.base)):
             remedy = "check the path"
             if made.base.startswith("embedded:"):
                 remedy = f"make it with `mars pretrain {made.base.removeprefix('embedded:')}`"
@@ -154,11 +150,7 @@ def every_run(name, trained_only=False):
 
 def throughput_files():
     """The wall-clock measurements of every seed, where the study has a grid."""
-    return [
-        f"{RESULTS}/seed{seed}/throughput.csv"
-        for seed in study.seeds
-        if study.throughput
-    ]
+    return [f"{RESULTS}/seed{seed}/throughput.csv" for seed in study.seeds if study.throughput]
 
 
 def write_config():
