@@ -7,6 +7,7 @@ first step does the same with the whole prompt, so that prefill too may yield se
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -19,7 +20,7 @@ from mars.decoding.caches import Cursor, Row
 from mars.decoding.contract import Finish, Generation, Request
 
 
-class WindowDecoder(BoundDecoder):
+class WindowDecoder(BoundDecoder, ABC):
     """Drafts ``width − 1`` tokens a step. Methods say what a draft is and when it is kept."""
 
     # ---- what a method defines
@@ -27,10 +28,11 @@ class WindowDecoder(BoundDecoder):
     fill: int | None = None
     """What stands in the columns after the accepted tokens at first (see ``Batch``)."""
 
+    @abstractmethod
     def drafts(self, row: Row) -> bool:
         """Whether the row drafts at all; one that does not takes one token a step."""
-        raise NotImplementedError
 
+    @abstractmethod
     def agreement(
         self, draft: LongTensor, predicted: LongTensor, confidence: Tensor, tau: Tensor
     ) -> BoolTensor:
@@ -40,15 +42,14 @@ class WindowDecoder(BoundDecoder):
             draft: (N, D) what stands in the columns that predictions 0 … D−1 are meant for.
             predicted: (N, D); confidence: (N, D); tau: (N, 1).
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def next_draft(self, predicted: LongTensor, rejected: BoolTensor) -> LongTensor:
         """(N, D) what to put in the columns of the predictions, accepted ones as predicted."""
-        raise NotImplementedError
 
+    @abstractmethod
     def known(self, before: int, after: int) -> int:
         """The column up to which the window's inputs turned out to be accepted tokens."""
-        raise NotImplementedError
 
     # ---- the loop
 

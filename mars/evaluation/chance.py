@@ -13,7 +13,7 @@ from mars.evaluation.records import write_atomically
 
 
 def write_chance(study: Study, out: Path) -> None:
-    """Write ``benchmark, score`` (per cent): the best constant or random answer of each toy task."""
+    """Write ``benchmark, score`` (per cent): the best constant or random answer of each."""
     known = [name for name in study.evaluation.benchmarks if name in BENCHMARKS]
     rows = [{"benchmark": name, "score": 100 * chance_level(name)} for name in known]
     frame = pd.DataFrame(rows, columns=["benchmark", "score"])
