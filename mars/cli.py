@@ -10,6 +10,7 @@ import argparse
 import errno
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -52,9 +53,17 @@ def _for_the_user(error: Exception) -> str | None:
         )
     if type(error).__module__.startswith("mars.") or isinstance(error, FileNotFoundError):
         return line
+    if type(error) is ValueError and _raised_by_us(error):
+        return line
     if "No space left on device" in line:  # libraries wrap it, and lose the number
         return f"disk full: free some space and run again ({line})"
     return None
+
+
+def _raised_by_us(error: Exception) -> bool:
+    """Whether the statement that raised is in one of our modules, not in a library's."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return str(frame.f_globals.get("__name__")).startswith("mars.")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -77,8 +86,8 @@ def _parser() -> argparse.ArgumentParser:
     train.out("folder of the run; the checkpoint goes to model/ in it")
 
     pretrain = command("pretrain", _pretrain, "train a base checkpoint of the embedded study")
-    pretrain.parser.add_argument("name", help="toy-s or toy-m")
-    pretrain.out("folder of the checkpoint")
+    pretrain.parser.add_argument("name", help="toy-s, toy-m, or the path of a recipe")
+    pretrain.parser.add_argument("--out", type=Path, help="its folder; default: beside its recipe")
 
     evaluate = command("evaluate", _evaluate, "run one variant on a study's benchmarks, or go on")
     evaluate.study().model().option("--checkpoint", "what to evaluate (a folder or embedded:NAME)")
@@ -100,6 +109,10 @@ def _parser() -> argparse.ArgumentParser:
     report = command("report", _report, "write a study's report, one self-contained HTML file")
     report.study().results().option("--figures", "folder of the study's figures", kind=Path)
     report.out("the HTML file to write")
+
+    chance = command("chance", _chance, "write what each benchmark gives for nothing")
+    chance.study()
+    chance.out("the CSV file to write")
 
     environment = command("environment", _environment, "record hardware and library versions")
     environment.out("the JSON file to write")
@@ -200,6 +213,12 @@ def _report(args: argparse.Namespace) -> None:
     from mars.analysis.report import write_report
 
     write_report(_study(args), args.results, args.figures, args.out)
+
+
+def _chance(args: argparse.Namespace) -> None:
+    from mars.evaluation.chance import write_chance
+
+    write_chance(load_study(args.config), args.out)
 
 
 def _environment(args: argparse.Namespace) -> None:

@@ -191,10 +191,19 @@ def test_a_full_disk_is_one_line(monkeypatch, capsys, tmp_path):
     assert said == "mars: disk full while writing results/x.csv: free some space and run again\n"
 
 
-def test_a_bug_shows_its_traceback(monkeypatch):
+def test_an_unknown_table_is_one_line(tmp_path):
+    words = ["--config", "config/quick.yaml", "--results", str(tmp_path), "--out", str(tmp_path)]
+    done = run("table", "table9", *words)
+    assert done.returncode == 2
+    assert done.stderr.startswith("mars: unknown table 'table9'; choose from ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("error", [KeyError, TypeError, ValueError])
+def test_a_bug_shows_its_traceback(monkeypatch, error):
     def broken(*_: object) -> None:
-        raise KeyError("ours")
+        raise error("not for the user to put right")
 
     monkeypatch.setattr(cli, "dump_study", broken)
-    with pytest.raises(KeyError):
+    with pytest.raises(error):
         cli.main(["config", str(ROOT / "config/quick.yaml")])
