@@ -44,6 +44,7 @@ def expected(study: str, seeds: tuple[int, ...] = (0,)) -> set[str]:
     plan = STUDIES[study]
     results = f"results/{study}"
     jobs = {
+        f"chance {results}/chance.csv",
         f"environment {results}/environment.json",
         f"report reports/{study}/index.html",
     }
