@@ -28,3 +28,24 @@ rule evaluate:
         "exec python -m mars evaluate --config {params.config:q} --seed {wildcards.seed}"
         " --scale {wildcards.scale} --variant {wildcards.variant}"
         " --checkpoint {params.checkpoint:q} --out {params.out:q} &> {log:q}"
+
+
+rule chance:
+    """What each benchmark gives for nothing: the best constant answer, or a random one."""
+    input:
+        sources(ROOT, "mars/evaluation/chance.py"),
+    output:
+        f"{RESULTS}/chance.csv",
+    log:
+        f"{RESULTS}/logs/chance.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/chance.tsv"
+    conda:
+        "../envs/mars.yaml"
+    resources:
+        slots=1,
+    params:
+        config=CONFIG,
+        benchmarks=sorted(study.evaluation.benchmarks),
+    shell:
+        "exec python -m mars chance --config {params.config:q} --out {output:q} &> {log:q}"

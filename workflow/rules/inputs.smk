@@ -118,6 +118,8 @@ def measurements(name):
     if name in ("training_overhead", "signal_fraction", "loss_curves"):
         curves = every_run("training.csv", trained_only=True)
         return curves + every_run("training.json", trained_only=True)
+    if name == "chance":
+        return [f"{RESULTS}/chance.csv", *every_run("evaluation.csv")]
     return every_run("evaluation.csv")
 
 
