@@ -44,7 +44,7 @@ def imported(root: Path, path: str) -> tuple[str, ...]:
 
 @cache
 def registry(root: Path, path: str, name: str) -> dict[str, str]:
-    """What a registry names, and the file of each: read from ``name: … = {"key": module.attribute}``.
+    """What a registry names, and the file of each, read from ``name = {"key": module.attribute}``.
 
     Reading it so, without importing it, keeps torch and matplotlib out of the workflow's own start.
     """
