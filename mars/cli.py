@@ -158,7 +158,7 @@ def _study(args: argparse.Namespace, threads: Callable[[Study], int] | None = No
     """Read the study a command is about, check what it names, and set torch's threads."""
     study = load_study(args.config)
     if hasattr(args, "variant"):
-        study.check_run(args.scale, args.variant, args.config)
+        study.check_run(args.seed, args.scale, args.variant, args.config)
     if threads is not None:
         count = threads(study)
         for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):

@@ -23,6 +23,14 @@ DecoderName = Literal["ar", "mars", "block_diffusion", "jacobi"]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$")]
 
 
+ALIGNMENTS = {
+    "ar_sft": ("decoder",),
+    "mars": ("decoder", "stream"),
+    "block_diffusion": ("stream", "own"),
+}
+"""Which alignments an objective knows (docs/method.md)."""
+
+
 class ConfigError(ValueError):
     """A study configuration that cannot be run; the message is one line for the user."""
 
@@ -112,16 +120,30 @@ class Decoding(Section):
     cache: CacheName = "cursor"
     cache_block: int | None = Field(None, ge=1, description="B_cache, with cache: block")
     temperature: float = Field(0.0, ge=0)
+    alignment: Literal["stream", "own"] | None = Field(None, description="of block diffusion only")
 
     @property
     def id(self) -> str:
         """A file name that differs wherever a setting differs."""
-        parts = [self.decoder, f"B{self.block_size}", f"tau{self.tau:g}", self.rule, self.cache]
+        parts = [
+            self.decoder,
+            f"B{self.block_size}",
+            f"tau{_exact(self.tau)}",
+            self.rule,
+            self.cache,
+        ]
         if self.cache_block is not None:
             parts.append(f"C{self.cache_block}")
         if self.temperature:
-            parts.append(f"T{self.temperature:g}")
+            parts.append(f"T{_exact(self.temperature)}")
+        if self.alignment == "own":
+            parts.append("own")
         return "_".join(parts)
+
+
+def _exact(value: float) -> str:
+    """A number as short as it can be without meaning another."""
+    return repr(value).removesuffix(".0")
 
 
 class Acceptance(Section):
@@ -146,7 +168,9 @@ class Evaluation(Section):
     benchmarks: dict[Name, Benchmark]
     limit: int | None = Field(None, ge=1, description="documents a (sub-)task; null: all")
     batch_size: int = Field(64, ge=1, description="rows decoded together")
-    max_new_tokens: int | Literal["task"] = Field("task", description="task: the task's own budget")
+    max_new_tokens: Annotated[int, Field(ge=1)] | Literal["task"] = Field(
+        "task", description="task: the task's own budget"
+    )
     thresholds: list[Tau] = Field([1.0, 0.95], description="for MARS variants, every benchmark")
     sweep: Literal["none", "panels", "full"] = Field(
         "panels", description="where sweep_thresholds run: the frontier's panels, or everywhere"
@@ -206,7 +230,14 @@ class Study(Section):
                     f"{key}.block_size is {variant.block_size}: {variant.objective} needs at "
                     "least 2 (one token a step is tau = 1)"
                 )
+            if variant.alignment not in ALIGNMENTS.get(variant.objective, (variant.alignment,)):
+                known = " or ".join(ALIGNMENTS[variant.objective])
+                raise ValueError(
+                    f"{key}.alignment is {variant.alignment!r}: {variant.objective} knows {known}"
+                )
             self._lineage(name)
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds: {self.seeds} has one twice; leave it out")
         if not self.seeds or not self.scales or not self.evaluation.benchmarks:
             raise ValueError("seeds, scales and evaluation.benchmarks need at least one entry")
         for name in self.evaluation.panels:
@@ -214,8 +245,10 @@ class Study(Section):
         if rules := self.evaluation.acceptance:
             _known(rules.variant, self.variants, "evaluation.acceptance.variant")
             _known(rules.benchmark, self.evaluation.benchmarks, "evaluation.acceptance.benchmark")
+            self._decodes(rules.variant, "mars", "evaluation.acceptance.variant")
         if jacobi := self.evaluation.jacobi:
             _known(jacobi.variant, self.variants, "evaluation.jacobi.variant")
+            self._decodes(jacobi.variant, "ar", "evaluation.jacobi.variant")
         if grid := self.throughput:
             _known(grid.scale, self.scales, "throughput.scale")
             _known(grid.benchmark, self.evaluation.benchmarks, "throughput.benchmark")
@@ -223,7 +256,14 @@ class Study(Section):
                 _known(name, self.variants, f"throughput.{key}")
                 if grid.scale not in self.scales_of(name):
                     raise ValueError(f"throughput.{key} {name!r} is not made at {grid.scale!r}")
+            self._decodes(grid.variant, "mars", "throughput.variant")
+            self._decodes(grid.ar_variant, "ar", "throughput.ar_variant")
         return self
+
+    def _decodes(self, variant: str, decoder: DecoderName, key: str) -> None:
+        if self.variants[variant].decoder != decoder:
+            names = ", ".join(v for v, made in self.variants.items() if made.decoder == decoder)
+            raise ValueError(f"{key}: {variant!r} is not read by {decoder}; choose from {names}")
 
     def _lineage(self, name: str) -> None:
         seen: list[str] = []
@@ -245,9 +285,11 @@ class Study(Section):
             for scale in self.scales_of(variant):
                 yield scale, variant
 
-    def check_run(self, scale: str, variant: str, source: str) -> None:
+    def check_run(self, seed: int, scale: str, variant: str, source: str) -> None:
         """Raise ConfigError, naming the file ``source``, if the study has no such run."""
         try:
+            if seed not in self.seeds:
+                raise ValueError(f"seeds: {seed} is not one of {self.seeds}; add it, or use one")
             _known(scale, self.scales, "scales")
             _known(variant, self.variants, "variants")
             _known(scale, dict.fromkeys(self.scales_of(variant)), f"variants.{variant}.scales")
@@ -259,10 +301,17 @@ class Study(Section):
         made = self.variants[variant]
         ev = self.evaluation
         size = made.block_size if made.decoder != "ar" else 1
+        diffusion = made.decoder == "block_diffusion"
+        alignment = made.alignment if diffusion and made.alignment != "decoder" else None
 
         def at(tau: float, rule: Rule = "probability") -> Decoding:
             return Decoding(
-                decoder=made.decoder, block_size=size, tau=tau, rule=rule, cache="cursor"
+                decoder=made.decoder,
+                block_size=size,
+                tau=tau,
+                rule=rule,
+                cache="cursor",
+                alignment=alignment,
             )
 
         if made.decoder != "mars":

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from mars import cli, config
-from mars.config import ConfigError, load_study, parse_study
+from mars.config import ConfigError, Decoding, load_study, parse_study
 
 ROOT = Path(__file__).resolve().parents[1]
 EMBEDDED = yaml.safe_load((ROOT / "config/embedded.yaml").read_text(encoding="utf-8"))
@@ -207,3 +207,35 @@ def test_a_bug_shows_its_traceback(monkeypatch, error):
     monkeypatch.setattr(cli, "dump_study", broken)
     with pytest.raises(error):
         cli.main(["config", str(ROOT / "config/quick.yaml")])
+
+
+def test_file_names_tell_thresholds_apart():
+    ids = {Decoding(decoder="mars", tau=tau).id for tau in (1.0, 0.9999999, 0.95, 0.9500001)}
+    assert len(ids) == 4
+
+
+def test_block_diffusion_is_decoded_as_it_was_trained():
+    study = parse_study(study_with("variants/block_diffusion_b4/alignment", "own"))
+    (made,) = study.decodings("block_diffusion_b4", "toy_bbh")
+    assert (made.alignment, made.id) == ("own", "block_diffusion_B4_tau1_probability_cursor_own")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("seeds", [0, 0], "seeds"),
+        ("variants/block_diffusion_b4/alignment", "decoder", "stream or own"),
+        ("variants/mars_b4/alignment", "own", "decoder or stream"),
+        ("evaluation/max_new_tokens", 0, "evaluation.max_new_tokens"),
+        ("evaluation/acceptance/variant", "ar_sft", "evaluation.acceptance.variant"),
+        ("throughput/ar_variant", "mars_b4", "throughput.ar_variant"),
+    ],
+)
+def test_what_cannot_run_is_refused(path, value, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_study(study_with(path, value), "x.yaml")
+
+
+def test_a_seed_outside_the_study_is_refused():
+    with pytest.raises(ConfigError, match=r"x.yaml: seeds: 7 is not one of \[0\]"):
+        load_study(ROOT / "config/embedded.yaml").check_run(7, "toy-s", "mars_b4", "x.yaml")

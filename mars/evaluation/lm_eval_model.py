@@ -29,7 +29,8 @@ from pydantic import ValidationError
 from tqdm import tqdm
 
 from mars.config import Decoding
-from mars.decoding import Generation, Request, make_decoder
+from mars.decoding.contract import Generation, Request
+from mars.decoding.make import make_decoder
 from mars.evaluation.records import Record, RecordStore, decoding_code, digest, fingerprint
 from mars.evaluation.source import EvaluationError, Source, choose_device, open_checkpoint
 
@@ -200,7 +201,7 @@ class MarsLM(TemplateLM):
             ids, prompt_hash = self._prompt(context)
             key = fingerprint(
                 {
-                    "code": decoding_code(),
+                    "code": decoding_code(self.settings.decoder),
                     "checkpoint": self.source.checkpoint,
                     "dtype": self.source.dtype,
                     "decoding": decoding | {"temperature": temperature},

@@ -78,10 +78,20 @@ def fingerprint(parts: Mapping[str, Any]) -> str:
 
 
 @cache
-def decoding_code() -> str:
-    """Hash of the sources that shape a generation: what other code decoded is not used again."""
+def decoding_code(decoder: str) -> str:
+    """Hash of the sources that shape a generation: what other code decoded is not used again.
+
+    The registry and the other methods' files do not count, so that a new method repeats nothing.
+    """
+    from mars.decoding import DECODERS
+
     mars = Path(__file__).parents[1]
-    files = [mars / "models.py", mars / "streams.py", *sorted((mars / "decoding").glob("*.py"))]
+    kin = {parent.__module__ for parent in DECODERS[decoder].__mro__}
+    others = {
+        m.rsplit(".", 1)[1] for made in DECODERS.values() if (m := made.__module__) not in kin
+    }
+    shared = [f for f in sorted((mars / "decoding").glob("*.py")) if f.stem not in others]
+    files = [mars / "models.py", *(f for f in shared if f.stem != "__init__")]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 

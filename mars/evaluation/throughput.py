@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from mars.config import Decoding, Study, Throughput
-from mars.decoding import Request, make_decoder
+from mars.decoding.contract import Request
+from mars.decoding.make import make_decoder
 from mars.evaluation.benchmarks import load_benchmarks, prompts
 from mars.evaluation.lm_eval_model import MarsLM
 from mars.evaluation.records import write_atomically

@@ -299,7 +299,7 @@ class _on_sigterm:  # noqa: N801
 
 
 def _arguments(config: Training, folder: Path, seed: int, steps: int) -> TrainingArguments:
-    return TrainingArguments(
+    arguments = TrainingArguments(
         output_dir=str(folder),
         per_device_train_batch_size=config.micro_batch_size,
         gradient_accumulation_steps=config.batch_size // config.micro_batch_size,
@@ -326,3 +326,7 @@ def _arguments(config: Training, folder: Path, seed: int, steps: int) -> Trainin
         dataloader_pin_memory=torch.cuda.is_available(),
         use_cpu=not torch.cuda.is_available(),
     )
+    if arguments.world_size > 1:
+        raise TrainingError("training runs in one process for now: start it without a launcher")
+    arguments._n_gpu = 1  # else Trainer spreads a batch over all GPUs and makes it larger
+    return arguments

@@ -224,7 +224,6 @@ def test_a_threshold_needs_a_method_that_has_one(decoder):
         ({"decoder": "jacobi", "cache": "block", "cache_block": 4}, "no block cache"),
         ({"decoder": "jacobi", "temperature": 0.5}, "temperature: 0"),
         ({"decoder": "mars", "alignment": "own"}, "only block_diffusion"),
-        ({"decoder": "block_diffusion", "alignment": "decoder"}, "knows stream and own"),
     ],
 )
 def test_bad_settings_are_named(settings, message):

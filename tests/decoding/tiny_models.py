@@ -62,16 +62,14 @@ def random_model(architecture: str = "qwen2", sharpness: float = 2.5, seed: int 
 def decode(
     requests: list[Request], model: Any = None, tokenizer: Any = None, **settings: Any
 ) -> list[Generation]:
-    """Decode with some settings; ``mask_id``, ``end_ids`` and ``alignment`` go to the maker."""
+    """Decode with some settings; ``mask_id`` and ``end_ids`` go to the maker."""
     return make(model, tokenizer, **settings).generate(requests)
 
 
 def make(model: Any = None, tokenizer: Any = None, **settings: Any) -> Decoder:
     """A decoder with some settings, on the random Qwen2 model unless told otherwise."""
     maker = {
-        name: settings.pop(name)
-        for name in ("mask_id", "end_ids", "alignment", "generator")
-        if name in settings
+        name: settings.pop(name) for name in ("mask_id", "end_ids", "generator") if name in settings
     }
     maker = {"mask_id": MASK, "end_ids": (END,)} | maker
     model = random_model() if model is None else model
