@@ -50,6 +50,7 @@ def evaluation_sources(wildcards):
     return data_files(ROOT, tasks) + sources(
         ROOT,
         "mars/evaluation/run.py",
+        "mars/decoding/make.py",
         *(DECODER_FILES[decoder] for decoder in decoders),
         *sorted(str(path.relative_to(ROOT)) for path in (ROOT / tasks).rglob("*.py")),
     )
@@ -85,7 +86,7 @@ def throughput_inputs(wildcards):
 
 
 def throughput_sources(wildcards):
-    decoders = (DECODER_FILES["ar"], DECODER_FILES["mars"])
+    decoders = ("mars/decoding/make.py", DECODER_FILES["ar"], DECODER_FILES["mars"])
     return sources(ROOT, "mars/evaluation/throughput.py", *decoders)
 
 
