@@ -62,6 +62,10 @@ def encode(tokenizer: Tokenizer, messages: Sequence[Message], max_length: int) -
     return encode_all(tokenizer, [messages], max_length)[0]
 
 
+CHUNK = 1024
+"""Conversations tokenised together: many for speed, few for memory."""
+
+
 def encode_all(
     tokenizer: Tokenizer, conversations: Sequence[Sequence[Message]], max_length: int
 ) -> list[Encoded]:
@@ -70,27 +74,28 @@ def encode_all(
     Raises:
         RowError: with the index of the first conversation that cannot be trained on.
     """
-    texts, spans = [], []
-    for index, messages in enumerate(conversations):
-        try:
-            _check(messages)
-            text, found = _render(tokenizer, messages)
-        except RowError as error:
-            raise RowError(str(error), index) from None
-        texts.append(text)
-        spans.append(found)
-    if not texts:
-        return []
-    tokens = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     end = end_of_turn_id(tokenizer)
-    encoded = []
-    for index, found in enumerate(spans):
-        ids = np.array(tokens["input_ids"][index], dtype=np.int64)
-        offsets = np.array(tokens["offset_mapping"][index], dtype=np.int64).reshape(-1, 2)
-        try:
-            encoded.append(_cut(ids, _turns(ids, offsets, found, end), end, max_length))
-        except RowError as error:
-            raise RowError(str(error), index) from None
+    encoded: list[Encoded] = []
+    for start in range(0, len(conversations), CHUNK):
+        texts, spans = [], []
+        for index, messages in enumerate(conversations[start : start + CHUNK], start):
+            try:
+                _check(messages)
+                text, found = _render(tokenizer, messages)
+            except RowError as error:
+                raise RowError(str(error), index) from None
+            texts.append(text)
+            spans.append(found)
+        tokens = tokenizer(
+            texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+        )
+        for place, found in enumerate(spans):
+            ids = np.array(tokens["input_ids"][place], dtype=np.int64)
+            offsets = np.array(tokens["offset_mapping"][place], dtype=np.int64).reshape(-1, 2)
+            try:
+                encoded.append(_cut(ids, _turns(ids, offsets, found, end), end, max_length))
+            except RowError as error:
+                raise RowError(str(error), start + place) from None
     return encoded
 
 

@@ -66,7 +66,7 @@ wildcard_constraints:
 
 # Jobs in flight: no more than the machine has cores and memory for, whatever --cores says. Every
 # job takes a slot; `--resources slots=N` says otherwise, and a cluster (--jobs) has no such bound.
-JOB_MB = 600  # a process with torch, transformers and lm-eval, and a small model
+JOB_MB = 700  # a process with torch, transformers and lm-eval, and a small model
 TOTAL_MB = 3600  # of all jobs together
 SLOTS = max(1, min(jobs.usable_cores(), min(TOTAL_MB, jobs.usable_memory_mb()) // JOB_MB))
 GPU = min(1, jobs.gpu_count())  # what a job asks for that uses a GPU where there is one
