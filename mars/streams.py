@@ -154,7 +154,7 @@ def ar_layout(ids: Tensor, response: Tensor) -> Layout:
 def mars_layout(
     ids: Tensor, turn: Tensor, block_size: int, phases: Sequence[int], mask_id: int
 ) -> Layout:
-    """One MARS row with ``alignment: decoder``, its masked stream trimmed (DESIGN §1).
+    """One MARS row with ``alignment: decoder``, its masked stream trimmed (docs/method.md).
 
     In a block x_s … x_{s+b−1} the first token is predicted from the clean column s−1, and
     x_{s+o} (o ≥ 1) from the mask at s+o−1; so a block of b tokens needs b − 1 masks.
@@ -260,7 +260,7 @@ def block_diffusion_layout(
     rate: Tensor,
     alignment: str = "stream",
 ) -> Layout:
-    """One block-diffusion (BD3LM) row; blocks have phase 0 (DESIGN §1).
+    """One block-diffusion (BD3LM) row; blocks have phase 0 (docs/method.md).
 
     Args:
         ids, turn: (L,); responses already padded to whole blocks.

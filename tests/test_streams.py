@@ -159,7 +159,7 @@ def brute_force(layout, rule):
 
 
 def mars_rule(q_masked, i, q_block, k_masked, j, k_block):
-    """DESIGN's table."""
+    """The table of docs/method.md."""
     if not q_masked:
         return not k_masked and j <= i
     if not k_masked:

@@ -33,7 +33,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Counts:
-    """What a batch holds. ``ar_terms`` of ``terms`` loss terms are AR predictions (DESIGN §1)."""
+    """What a batch holds; ``ar_terms`` of the ``terms`` are AR predictions (docs/method.md)."""
 
     examples: int = 0
     clean_tokens: int = 0

@@ -1,4 +1,4 @@
-"""Block diffusion (BD3LM): masked tokens of a noised block, weighted 1/t (DESIGN §1)."""
+"""Block diffusion (BD3LM): masked tokens of a noised block, weighted 1/t (docs/method.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MARS: the masked stream beside the clean one, ``L_mask + ar_weight · L_AR`` (DESIGN §1)."""
+"""MARS: the masked stream beside the clean one, ``L_mask + ar_weight · L_AR`` (docs/method.md)."""
 
 from __future__ import annotations
 
