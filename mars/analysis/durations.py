@@ -30,14 +30,16 @@ class Durations:
 
 def durations(study: Study, results: Path) -> Durations | None:
     """What is known of a study's duration, or None."""
-    return _from_benchmarks(results / "benchmarks") or _from_results(study, results)
+    return _from_benchmarks(study, results / "benchmarks") or _from_results(study, results)
 
 
-def _from_benchmarks(folder: Path) -> Durations | None:
+def _from_benchmarks(study: Study, folder: Path) -> Durations | None:
     stages: dict[str, float] = {}
     spans: list[tuple[float, float]] = []
     memory: list[float] = []
     for path in sorted(folder.rglob("*.tsv")):
+        if not _of_study(study, path.relative_to(folder).with_suffix("").parts):
+            continue
         try:
             row = pd.read_csv(path, sep="\t").iloc[-1]
             seconds = float(row["s"])
@@ -54,14 +56,24 @@ def _from_benchmarks(folder: Path) -> Durations | None:
     return Durations(stages, union(spans), max(memory, default=None), "Snakemake's benchmarks")
 
 
+def _of_study(study: Study, job: tuple[str, ...]) -> bool:
+    """Whether a job is the study's: a removed seed, scale or variant leaves its times behind."""
+    run = next((job[i:] for i, part in enumerate(job) if re.fullmatch(r"seed\d+", part)), None)
+    if run is None:
+        return True
+    if int(run[0].removeprefix("seed")) not in study.seeds:
+        return False
+    return study.throughput is not None if len(run) == 1 else run[1:] in set(study.runs())
+
+
 def _from_results(study: Study, results: Path) -> Durations | None:
     stages = {}
     costs = training_costs(study, results)
     if "seconds" in costs:
         stages["training"] = float(costs["seconds"].sum())
     for name, frame in (
-        ("evaluation", load_evaluation(results)),
-        ("throughput", load_throughput(results)),
+        ("evaluation", load_evaluation(study, results)),
+        ("throughput", load_throughput(study, results)),
     ):
         if len(frame):
             stages[name] = float(frame["seconds"].sum())

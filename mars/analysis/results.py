@@ -1,7 +1,8 @@
 """Reading a study's results folder, and saying what it lacks.
 
-``results`` is always the folder of one study, ``results/<study>``. Loaders return what is there:
-a file that does not exist yet adds no rows. :func:`missing` lists the gaps and the command that
+``results`` is always the folder of one study, ``results/<study>``. Loaders return what is there of
+the study's own runs: a file that does not exist yet adds no rows, and neither does one that a
+removed seed, scale or variant left behind. :func:`missing` lists the gaps and the command that
 fills each.
 """
 
@@ -77,6 +78,15 @@ def run_folder(results: Path, seed: int, scale: str, variant: str) -> Path:
     return results / f"seed{seed}" / scale / variant
 
 
+def files_of_runs(study: Study, results: Path, name: str) -> Iterator[tuple[int, str, str, Path]]:
+    """(seed, scale, variant, path) of the file ``name`` of every run that has it."""
+    for seed in study.seeds:
+        for scale, variant in study.runs():
+            path = run_folder(results, seed, scale, variant) / name
+            if path.exists():
+                yield seed, scale, variant, path
+
+
 def _read_csv(path: Path, columns: dict[str, str], required: set[str]) -> pd.DataFrame:
     text = {name for name, kind in columns.items() if kind == "str"}
     try:
@@ -93,12 +103,12 @@ def _read_csv(path: Path, columns: dict[str, str], required: set[str]) -> pd.Dat
     return frame[list(columns)]
 
 
-def load_evaluation(results: Path) -> pd.DataFrame:
-    """Every ``evaluation.csv`` of a study as one frame (columns: ``EVALUATION_COLUMNS``)."""
+def load_evaluation(study: Study, results: Path) -> pd.DataFrame:
+    """``evaluation.csv`` of every run as one frame (columns: ``EVALUATION_COLUMNS``)."""
     required = set(EVALUATION_COLUMNS) - {"metrics", "truncated", "seconds", "checkpoint", "cache"}
     frames = [
         _read_csv(path, EVALUATION_COLUMNS, required)
-        for path in sorted(results.glob("seed*/*/*/evaluation.csv"))
+        for *_, path in files_of_runs(study, results, "evaluation.csv")
     ]
     frames = [f.assign(block_size=f["block_size"].fillna(1).astype(int)) for f in frames if len(f)]
     if frames:
@@ -106,13 +116,16 @@ def load_evaluation(results: Path) -> pd.DataFrame:
     return pd.DataFrame({n: pd.Series(dtype=k) for n, k in EVALUATION_COLUMNS.items()})
 
 
-def load_throughput(results: Path) -> pd.DataFrame:
-    """Every ``throughput.csv`` of a study as one frame (columns: ``THROUGHPUT_COLUMNS``)."""
+def load_throughput(study: Study, results: Path) -> pd.DataFrame:
+    """``throughput.csv`` of every seed as one frame (columns: ``THROUGHPUT_COLUMNS``)."""
     required = {"method", "cache", "batch_size", "seconds", "tokens"}
     frames = []
-    for path in sorted(results.glob("seed*/throughput.csv")):
+    for seed in study.seeds if study.throughput else ():
+        path = results / f"seed{seed}" / "throughput.csv"
+        if not path.exists():
+            continue
         frame = _read_csv(path, THROUGHPUT_COLUMNS, required)
-        frame["seed"] = int(path.parent.name.removeprefix("seed"))
+        frame["seed"] = seed
         rate = frame["tokens"] / frame["seconds"]
         frame["tokens_per_s"] = frame["tokens_per_s"].fillna(rate)
         frames.append(frame)
@@ -121,16 +134,15 @@ def load_throughput(results: Path) -> pd.DataFrame:
     return pd.DataFrame({n: pd.Series(dtype=k) for n, k in THROUGHPUT_COLUMNS.items()})
 
 
-def load_training(results: Path) -> pd.DataFrame:
+def load_training(study: Study, results: Path) -> pd.DataFrame:
     """Loss curves of every run (columns: ``TRAINING_COLUMNS``)."""
     frames = []
-    for path in sorted(results.glob("seed*/*/*/training.csv")):
+    for seed, scale, variant, path in files_of_runs(study, results, "training.csv"):
         columns = dict.fromkeys(TRAINING_COLUMNS[3:], "float64")
         frame = _read_csv(path, columns, {"step", "loss"})
-        variant, scale, seed = path.parent, path.parents[1], path.parents[2]
-        frame.insert(0, "variant", variant.name)
-        frame.insert(0, "scale", scale.name)
-        frame.insert(0, "seed", int(seed.name.removeprefix("seed")))
+        frame.insert(0, "variant", variant)
+        frame.insert(0, "scale", scale)
+        frame.insert(0, "seed", seed)
         frames.append(frame)
     if frames:
         return pd.concat(frames, ignore_index=True)
@@ -152,12 +164,10 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 def training_costs(study: Study, results: Path) -> pd.DataFrame:
     """``training.json`` of every run, one row each, with seed, scale and variant."""
-    rows = []
-    for seed in study.seeds:
-        for scale, variant in study.runs():
-            found = read_json(run_folder(results, seed, scale, variant) / "training.json")
-            if found is not None:
-                rows.append({"seed": seed, "scale": scale, "variant": variant, **found})
+    rows = [
+        {"seed": seed, "scale": scale, "variant": variant, **(read_json(path) or {})}
+        for seed, scale, variant, path in files_of_runs(study, results, "training.json")
+    ]
     return pd.DataFrame(rows, columns=None if rows else ["seed", "scale", "variant"])
 
 
@@ -193,11 +203,6 @@ def iter_records(path: Path) -> Iterator[dict[str, Any]]:
                     raise ResultsError(
                         f"{path}: line {number} is not JSON; delete it and evaluate again"
                     ) from None
-
-
-def load_records(results: Path, records: str) -> pd.DataFrame:
-    """All fields of the records of one JSONL file (``records`` as in ``evaluation.csv``)."""
-    return pd.DataFrame(iter_records(results / records))
 
 
 def load_documents(results: Path, records: str) -> Documents | None:
@@ -260,7 +265,7 @@ def missing(study: Study, results: Path) -> list[Missing]:
             )
         )
 
-    have = load_evaluation(results)
+    have = load_evaluation(study, results)
     fields = ["seed", "scale", "variant", "benchmark", "decoder", "block_size", "tau", "rule"]
     known = set(have[fields].itertuples(index=False, name=None))
     for seed in study.seeds:

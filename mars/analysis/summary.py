@@ -11,7 +11,13 @@ from typing import Any
 import numpy as np
 
 from mars.analysis import statistics as st
-from mars.analysis.results import Documents, as_rows, load_documents, load_evaluation
+from mars.analysis.results import (
+    Documents,
+    as_rows,
+    files_of_runs,
+    load_documents,
+    load_evaluation,
+)
 from mars.analysis.statistics import Estimate
 from mars.config import Decoding, Study
 
@@ -39,7 +45,7 @@ class Summary:
         self.study = study
         self.results = results
         self._rows: dict[tuple[Any, ...], dict[str, Any]] = {}
-        for row in as_rows(load_evaluation(results)):
+        for row in as_rows(load_evaluation(study, results)):
             self._rows.setdefault(_key(row), row)
         self._cells: dict[tuple[Any, ...], list[Cell]] = {}
         self._known: dict[tuple[Any, ...], Estimate | None] = {}
@@ -206,7 +212,7 @@ def _summary(study: str, folder: Path, stamp: tuple[Any, ...]) -> Summary:
 
 def summarise(study: Study, results: Path) -> Summary:
     """The summary of a results folder, shared by all callers until its files change."""
-    paths = sorted(results.glob("seed*/*/*/evaluation.csv"))
+    paths = [path for *_, path in files_of_runs(study, results, "evaluation.csv")]
     stamp = tuple((str(p), p.stat().st_mtime_ns, p.stat().st_size) for p in paths)
     return _summary(study.model_dump_json(), results, stamp)
 

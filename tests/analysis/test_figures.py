@@ -42,7 +42,7 @@ def test_frontier_holds_every_threshold_of_every_curve(study, results):
         & (points["variant"] == "mars_b4")
     ]
     assert list(curve["tau"]) == [1.0, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5]
-    rows = load_evaluation(results)
+    rows = load_evaluation(study, results)
     rows = rows[(rows["variant"] == "mars_b4") & (rows["benchmark"] == "toy_gsm8k")]
     rows = rows[(rows["scale"] == "toy-s") & (rows["rule"] == "probability")]
     rows = rows.sort_values("tau", ascending=False)

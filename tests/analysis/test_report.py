@@ -105,11 +105,15 @@ def test_it_says_what_it_is_and_what_it_is_not(study, html):
     text = Page(html).text
     assert "cover the sampling of documents only" in text
     assert "absolute scores do not compare" in text
+    assert "all of them, at the first step) is the last prompt token" in text  # Jacobi's draft
+    assert "the predictions that were not accepted are the next guesses" in text
+    assert "FLOP an example ÷ AR SFT" in text
+    assert "Calibration on held-out items" in text
     assert "not its epoch count" in text
     assert "compute-matched control" in text
     assert "arXiv 2604.07023" in text
     assert "CC BY 4.0" in text
-    assert "stage2_examples: 12000" in text
+    assert f"stage2_examples: {study.data.stage2_examples}" in text
     assert "made-up CPU" in text  # where the wall-clock grid was measured
     assert " ".join(dump_study(study).split()) in text
 

@@ -23,19 +23,14 @@ SMOOTH = 5
 
 def data(study: Study, results: Path) -> pd.DataFrame:
     """Columns: scale, variant, examples, loss_ar, loss_mask; means over seeds, smoothed."""
-    curves = load_training(results)
+    curves = load_training(study, results)
     keys = ["scale", "variant", "step"]
     values = ["examples", "loss_ar", "loss_mask"]
-    made = [study.variants[v].objective if v in study.variants else None for v in curves["variant"]]
+    made = [study.variants[v] for v in curves["variant"]]
     # where the objective has a single term, its total is that term
     for i, (term, objective) in enumerate((("loss_ar", "ar_sft"), ("loss_mask", "mars"))):
-        single = pd.Series([m == objective for m in made], index=curves.index, dtype=bool)
-        if i == 1:
-            weights = [
-                study.variants[v].ar_weight if v in study.variants else 1.0
-                for v in curves["variant"]
-            ]
-            single &= pd.Series([w == 0 for w in weights], index=curves.index, dtype=bool)
+        alone = [m.objective == objective and (i == 0 or m.ar_weight == 0) for m in made]
+        single = pd.Series(alone, index=curves.index, dtype=bool)
         curves[term] = curves[term].where(~(single & curves[term].isna()), curves["loss"])
     mean = curves.groupby(keys, as_index=False)[values].mean()
     for term in ("loss_ar", "loss_mask"):

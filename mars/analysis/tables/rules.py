@@ -142,7 +142,7 @@ def calibration_bins(study: Study, results: Path) -> pd.DataFrame:
     Columns: scale, low, high (bin edges), documents, confidence (mean), right (share, per cent).
     Only records that carry ``confidence`` count; one row per bin that has documents.
     """
-    rows = load_evaluation(results)
+    rows = load_evaluation(study, results)
     found = []
     for scale in study.scales:
         reference = labels.reference(study, scale)

@@ -39,7 +39,7 @@ def wall_clock_medians(study: Study, results: Path) -> pd.DataFrame:
     """
     names = ["label", "cache_block", "batch_size", "tokens_per_s", "seconds", "seconds_sd"]
     more = ["speedup_generate", "speedup_ar", "tokens_per_forward", "efficiency", "peak_memory_mb"]
-    runs = load_throughput(results)
+    runs = load_throughput(study, results)
     pairs = zip(runs["method"], runs["cache"], strict=True)
     runs["label"] = [METHODS.get((m, c if m == "mars" else None)) for m, c in pairs]
     runs = runs[runs["label"].notna()]
