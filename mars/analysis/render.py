@@ -7,7 +7,8 @@ import html
 import io
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -191,9 +192,29 @@ def _exact(value: Any) -> str:
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Write a file whole: under a temporary name first, then renamed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+    """Write a file whole: under a temporary name first, then renamed.
+
+    Raises:
+        OSError: it cannot be written; the error names it, and nothing is left beside it.
+    """
+    with whole_file(path) as part:
+        part.write_text(text, encoding="utf-8")
     return path
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A temporary name beside a file, renamed to it where what writes it succeeds.
+
+    The system names no file when a write fails (a full disk), so the error raised here does.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield part
+        part.replace(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+    finally:
+        with suppress(OSError):
+            part.unlink()

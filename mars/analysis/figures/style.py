@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mars.analysis import labels
+from mars.analysis.render import whole_file
 from mars.config import Study
 
 STYLE = Path(__file__).with_name("mars.mplstyle")
@@ -73,14 +73,11 @@ def spread(values: Sequence[float], gap: float) -> list[float]:
 
 def save(figure: Figure, stem: Path) -> list[Path]:
     """Write ``<stem>.png`` and ``<stem>.pdf`` whole, without dates, so that redraws are equal."""
-    stem.parent.mkdir(parents=True, exist_ok=True)
     written = []
     for kind in ("png", "pdf"):
         path = stem.with_name(f"{stem.name}.{kind}")
-        part = stem.with_name(f".{stem.name}.{os.getpid()}.{kind}")
         metadata = {"CreationDate": None} if kind == "pdf" else {"Software": None}
-        with matplotlib.rc_context(fname=STYLE):
+        with whole_file(path) as part, matplotlib.rc_context(fname=STYLE):
             figure.savefig(part, format=kind, metadata=metadata)
-        part.replace(path)
         written.append(path)
     return written
