@@ -29,7 +29,8 @@ from pydantic import ValidationError
 from tqdm import tqdm
 
 from mars.config import Decoding
-from mars.decoding.contract import Generation, Request
+from mars.decoding.caches import POLICIES
+from mars.decoding.contract import DecodingError, Generation, Request
 from mars.decoding.make import make_decoder
 from mars.evaluation.records import Record, RecordStore, decoding_code, digest, fingerprint
 from mars.evaluation.source import EvaluationError, Source, choose_device, open_checkpoint
@@ -171,7 +172,19 @@ class MarsLM(TemplateLM):
             self._template_hash = digest(str(self.tokenizer.chat_template))
         return self._template_hash
 
+    @property
+    def least_response(self) -> int:
+        """Positions that the shortest response takes: block diffusion fills whole blocks."""
+        return self.settings.block_size if self.settings.decoder == "block_diffusion" else 1
+
     # ------------------------------------------------------------------ generation
+
+    def needs(self, requests: Sequence[Instance]) -> list[tuple[str, int, int, int]]:
+        """Task, document, prompt tokens and budget of each request; nothing is decoded."""
+        return [
+            (job.task, job.doc_id, len(job.request.prompt_ids), job.request.max_new_tokens)
+            for job in self._jobs(requests)
+        ]
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """The texts of the requests, in order; only what has no record is decoded."""
@@ -199,6 +212,10 @@ class MarsLM(TemplateLM):
             repeat = seen[task, doc_id]
             seen[task, doc_id] += 1
             ids, prompt_hash = self._prompt(context)
+            if not ids:
+                raise EvaluationError(
+                    f"{task}, document {doc_id}: the prompt is empty; leave the document out"
+                )
             key = fingerprint(
                 {
                     "code": decoding_code(self.settings.decoder),
@@ -247,12 +264,13 @@ class MarsLM(TemplateLM):
         """Decode in batches of like length, keeping each batch as it finishes."""
         if not jobs:
             return
-        fitting = [job for job in jobs if len(job.request.prompt_ids) < self.source.context]
-        if too_long := [job for job in jobs if len(job.request.prompt_ids) >= self.source.context]:
+        room = self.source.context - self.least_response
+        fitting = [job for job in jobs if len(job.request.prompt_ids) <= room]
+        if too_long := [job for job in jobs if len(job.request.prompt_ids) > room]:
             log.warning(
-                "%d prompts do not fit the context of %d tokens (the first: %s, document %d); "
-                "they count as truncated",
-                len(too_long), self.source.context, too_long[0].task, too_long[0].doc_id,
+                "prompts of more than %d of the model's %d positions leave no room for a "
+                "response: %s; they count as empty, truncated answers",
+                room, self.source.context, _named(too_long),
             )  # fmt: skip
             nothing = Generation(ids=[], accepted=[], finish="context", confidence=[])
             self.store.add(self._record(job, nothing, 0.0) for job in too_long)
@@ -354,13 +372,48 @@ def _decoding(given: dict[str, Any]) -> Decoding:
     values = {"decoder": "mars", **given}
     if values["decoder"] != "ar":
         values.setdefault("block_size", 4)
-    if values["decoder"] == "block_diffusion":
-        values.setdefault("cache", "none")
     try:
-        return Decoding(**values)
+        settings = Decoding(**values)
     except ValidationError as error:
         problem = error.errors()[0]
         name = ".".join(str(part) for part in problem["loc"])
         raise EvaluationError(
             f"model argument {name}={problem['input']}: {problem['msg']}"
         ) from None
+    _check_combination(settings)
+    return settings
+
+
+def _check_combination(settings: Decoding) -> None:
+    """Refuse, before a model is loaded, what ``make_decoder`` would refuse after it."""
+    decoder = settings.decoder
+    if decoder in ("ar", "jacobi") and settings.tau != 1:
+        raise EvaluationError(
+            f"model argument tau={settings.tau:g}: {decoder} has no threshold; leave it out"
+        )
+    if decoder == "ar" and settings.block_size != 1:
+        raise EvaluationError(
+            f"model argument block_size={settings.block_size}: ar drafts nothing; leave it out"
+        )
+    if decoder in ("jacobi", "block_diffusion") and (
+        settings.cache == "block" or settings.cache_block is not None
+    ):
+        raise EvaluationError(
+            f"model argument cache={settings.cache}: {decoder} has no block cache; choose cursor "
+            "or none, without cache_block"
+        )
+    if decoder != "block_diffusion" and settings.alignment is not None:
+        raise EvaluationError(
+            f"model argument alignment={settings.alignment}: only block_diffusion has one; "
+            "leave it out"
+        )
+    try:
+        POLICIES[settings.cache](settings.cache_block)
+    except DecodingError as error:
+        raise EvaluationError(f"model arguments: {error}") from None
+
+
+def _named(jobs: Sequence[_Job]) -> str:
+    """Task and document of the first of some jobs, and how many more there are."""
+    more = f" and {len(jobs) - 1} more" if len(jobs) > 1 else ""
+    return f"{jobs[0].task}, document {jobs[0].doc_id}{more}"

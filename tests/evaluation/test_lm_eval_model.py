@@ -98,6 +98,11 @@ def test_unknown_generation_arguments_are_errors(lm: MarsLM) -> None:
         ({"batch_size": "auto"}, "batch_size is 'auto'"),
         ({"max_new_tokens": 0}, "max_new_tokens is 0"),
         ({"dtype": "float32"}, "where the checkpoint is opened"),
+        ({"decoder": "ar", "tau": 0.5}, "tau=0.5: ar has no threshold"),
+        ({"decoder": "ar", "block_size": 4}, "block_size=4: ar drafts nothing"),
+        ({"decoder": "jacobi", "cache": "block", "cache_block": 4}, "no block cache"),
+        ({"cache": "block"}, "set cache_block"),
+        ({"cache_block": 8}, "leave it out"),
     ],
 )
 def test_wrong_arguments(source: Source, arguments: dict[str, Any], message: str) -> None:
@@ -154,6 +159,32 @@ def test_too_long_a_prompt_counts_as_truncated(lm: MarsLM, fake: FakeDecoders) -
     assert answers[0] == ""
     assert fake.asked == 1
     assert (lm.used[0].finish, lm.used[0].truncated, lm.used[0].forwards) == ("context", True, 0)
+
+
+def test_a_prompt_without_room_for_a_block_counts_as_truncated(
+    source: Source, fake: FakeDecoders, caplog: pytest.LogCaptureFixture
+) -> None:
+    fits, not_ = source.context - 8, source.context - 7
+    lm = MarsLM(source, decoder="block_diffusion", block_size=8)
+    words = "w " * 300
+    ids = lm.tok_encode(words)
+    lm._prompts = {"fits": (tuple(ids[:fits]), "a"), "not": (tuple(ids[:not_]), "b")}
+    lm.generate_until([ask(0, "fits"), ask(7, "not")])
+    assert fake.asked == 1
+    assert [(r.finish, r.truncated) for r in lm.used][1] == ("context", True)
+    assert [record.message for record in caplog.records] == [
+        "prompts of more than 248 of the model's 256 positions leave no room for a response: "
+        "toy, document 7; they count as empty, truncated answers"
+    ]
+
+
+def test_an_empty_prompt_is_named(lm: MarsLM) -> None:
+    with pytest.raises(EvaluationError, match="toy, document 3: the prompt is empty"):
+        lm.generate_until([ask(2, "w"), ask(3, "")])
+
+
+def test_block_diffusion_reads_from_its_cache(source: Source) -> None:
+    assert MarsLM(source, decoder="block_diffusion").settings.cache == "cursor"
 
 
 def test_records_hold_what_was_decoded(lm: MarsLM, fake: FakeDecoders) -> None:
