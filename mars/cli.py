@@ -53,6 +53,8 @@ def _for_the_user(error: Exception) -> str | None:
         )
     if type(error).__module__.startswith("mars.") or isinstance(error, FileNotFoundError):
         return line
+    if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"{error.filename or 'a file'}: {error.strerror}: allow it, or choose another folder"
     if type(error) is ValueError and _raised_by_us(error):
         return line
     if "No space left on device" in line:  # libraries wrap it, and lose the number
@@ -80,6 +82,11 @@ def _parser() -> argparse.ArgumentParser:
         made.set_defaults(run=run)
         made.add_argument("--debug", action="store_true", help="show the traceback of an error")
         return _Command(made)
+
+    check = command("check", _check, "check that a study can run, before any long work")
+    check.study().out("text file to write what was checked to")
+    check.parser.add_argument("--name", help="the study's file in messages; default: --config")
+    check.parser.add_argument("--stamp", default="", help="written as the file's last line")
 
     train = command("train", _train, "train one variant of a study, or go on with it")
     train.study().model().option("--parent", "checkpoint to start from (a folder or embedded:NAME)")
@@ -170,6 +177,19 @@ def _study(args: argparse.Namespace, threads: Callable[[Study], int] | None = No
     return study
 
 
+def _check(args: argparse.Namespace) -> None:
+    study, name = load_study(args.config), args.name or args.config
+    from mars.data import check_rows
+    from mars.evaluation.check import check_bases, check_benchmarks
+    from mars.evaluation.records import write_atomically
+
+    bases = check_bases(study, name)
+    lines = [f"scales.{scale}.base: {source.checkpoint}" for scale, source in bases.items()]
+    lines += check_rows(study, {s: source.tokenizer for s, source in bases.items()}, name)
+    lines += check_benchmarks(study, bases, name)
+    write_atomically(args.out, "\n".join([*lines, *filter(None, [args.stamp])]) + "\n")
+
+
 def _train(args: argparse.Namespace) -> None:
     study = _study(args, lambda study: study.training.threads)
     from mars.training.run import train_variant
@@ -239,10 +259,9 @@ def _config(args: argparse.Namespace) -> None:
     if args.out is None:
         sys.stdout.write(text)
     else:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        part = args.out.with_name(args.out.name + ".part")
-        part.write_text(text, encoding="utf-8")
-        part.replace(args.out)
+        from mars.evaluation.records import write_atomically
+
+        write_atomically(args.out, text)
 
 
 def _unlock(args: argparse.Namespace) -> None:

@@ -112,6 +112,8 @@ def _check(messages: Sequence[Message]) -> None:
             responses += 1
             if not message["content"].strip():
                 raise RowError(f"message {number}: the response is empty; drop the row")
+        elif message["role"] == "user" and not message["content"].strip():
+            raise RowError(f"message {number}: the prompt is empty; drop the row")
     if not responses:
         raise RowError("no response: no message has the role 'assistant'; drop the row")
     if messages[0]["role"] == "assistant":

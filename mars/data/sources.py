@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
-from mars.config import Data
+from mars.config import Data, Study
 from mars.data.encoding import Encoded, RowError, encode_all
 
 
@@ -43,6 +43,33 @@ def load_examples(
         except RowError as error:
             raise DataError(f"{where[error.index]}: {error}") from None
     return found
+
+
+def check_rows(study: Study, tokenizers: Mapping[str, Tokenizer], name: str) -> list[str]:
+    """Encode every row of a JSONL source that the study trains on, as training will.
+
+    Args:
+        study: the study.
+        tokenizers: scale → tokenizer of its base checkpoint.
+        name: the study's file, for messages.
+
+    Returns:
+        What was found, a line each; nothing where the source is the toy world.
+
+    Raises:
+        DataError: a row that cannot be trained on, or too few rows.
+    """
+    if study.data.source == "embedded":
+        return []
+    stages = sorted({stage for made in study.variants.values() for stage in made.stages})
+    lines = []
+    for scale, tokenizer in tokenizers.items():
+        try:
+            rows = len(load_examples(study.data, tokenizer, stages, seed=0))
+        except DataError as error:
+            raise DataError(f"{name}: data.source: {error}") from None
+        lines.append(f"data.source: {rows} rows of {study.data.source} train scales.{scale}")
+    return lines
 
 
 def _embedded(start: int, stop: int, seed: int) -> list[Any]:

@@ -103,7 +103,7 @@ def _manager(names: Sequence[str], include_path: Sequence[str | Path]) -> TaskMa
         if name not in manager.task_index:
             near = difflib.get_close_matches(name, manager.all_tasks, n=1)
             hint = f"did you mean {near[0]!r}?" if near else "`mars lm-eval ls tasks` lists them"
-            raise EvaluationError(f"evaluation.benchmarks: no lm-eval task {name!r}; {hint}")
+            raise EvaluationError(f"evaluation.benchmarks.{name}: no such lm-eval task; {hint}")
     return manager
 
 
@@ -129,18 +129,19 @@ def load_benchmarks(
             except (OSError, ConnectionError, ImportError, KeyError, ValueError) as error:
                 line = " ".join(str(error).split())[:300]
                 raise EvaluationError(
-                    f"{name}: the lm-eval task does not load: {type(error).__name__}: {line}"
+                    f"evaluation.benchmarks.{name}: the lm-eval task does not load: "
+                    f"{type(error).__name__}: {line}"
                 ) from error
             for task in loaded.tasks.values():
-                _prepare(task, benchmark.num_fewshot)
+                _prepare(task, benchmark.num_fewshot, f"evaluation.benchmarks.{name}")
             _check_metric(loaded)
             found[name] = loaded
     return found
 
 
-def _prepare(task: Any, num_fewshot: int) -> None:
+def _prepare(task: Any, num_fewshot: int, key: str) -> None:
     """Settle shots and documents, so that every later run sees the same ones."""
-    name = task.task_name
+    name = f"{key}: {task.task_name}"
     if task.OUTPUT_TYPE != "generate_until":
         raise EvaluationError(
             f"{name}: output_type {task.OUTPUT_TYPE} needs log-likelihoods; choose a task that "
@@ -152,7 +153,7 @@ def _prepare(task: Any, num_fewshot: int) -> None:
             "uses the sandbox, such as toy_humaneval"
         )
     if task.get_config("num_fewshot") == 0 and num_fewshot:
-        raise EvaluationError(f"{name}: the task has no examples; set num_fewshot: 0")
+        raise EvaluationError(f"{key}.num_fewshot: the task has no examples; set it to 0")
     task.set_config(key="num_fewshot", value=num_fewshot)
     # some tasks shuffle with the global generator each time their documents are asked for
     documents = list(task.eval_docs)
@@ -194,14 +195,20 @@ def _no_metric(loaded: LoadedBenchmark, known: Sequence[str]) -> str:
 
 def prompts(lm: LM, loaded: LoadedBenchmark, limit: int) -> list[str]:
     """The first prompts of a benchmark (of each sub-task), as evaluation gives them to a model."""
-    found: list[str] = []
+    return [instance.args[0] for instance in requests(lm, loaded, limit)]
+
+
+def requests(lm: LM, loaded: LoadedBenchmark, limit: int | None) -> list[Any]:
+    """The lm-eval instances of a benchmark, as evaluation gives them to a model."""
+    found: list[Any] = []
     with _lm_eval():
+        _seed()
         for task in loaded.tasks.values():
             task.set_fewshot_seed(seed=DEFAULT_OTHER_SEED)
             task.build_all_requests(
                 limit=limit, apply_chat_template=True, chat_template=lm.apply_chat_template
             )
-            found += [instance.args[0] for instance in task.instances]
+            found += task.instances
     return found
 
 

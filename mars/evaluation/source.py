@@ -50,10 +50,19 @@ def open_checkpoint(
     return Source(
         tokenizer=models.load_tokenizer(folder),
         checkpoint=models.checkpoint_hash(folder),
-        context=int(config["max_position_embeddings"]),
+        context=_positions(config, folder),
         dtype=dtype,
         load=load if generate else None,
     )
+
+
+def _positions(config: dict[str, Any], folder: Path) -> int:
+    positions = config.get("max_position_embeddings")
+    if not isinstance(positions, int):
+        raise EvaluationError(
+            f"{folder / 'config.json'}: no max_position_embeddings; add the model's context length"
+        )
+    return positions
 
 
 def choose_device(wanted: str | None = None) -> str:

@@ -167,7 +167,7 @@ def test_unknown_task(monkeypatch: pytest.MonkeyPatch) -> None:
         return ours(include_path=include_path, include_defaults=False)
 
     monkeypatch.setattr(benchmarks, "TaskManager", only_ours)  # the others take half a minute
-    with pytest.raises(EvaluationError, match="no lm-eval task 'toy_gsm'; did you mean"):
+    with pytest.raises(EvaluationError, match="toy_gsm: no such lm-eval task; did you mean"):
         load_benchmarks({"toy_gsm": Benchmark(column="x", metric="exact_match,strict-match")})
 
 

@@ -1,0 +1,99 @@
+"""Whether a study can run: its base checkpoints, its benchmarks and their prompts.
+
+What is wrong is a ConfigError, one line naming the study file, the key and the remedy. Nothing is
+trained or decoded, and no weights are loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mars.config import ConfigError, Study
+from mars.evaluation.benchmarks import LoadedBenchmark, load_benchmarks, requests
+from mars.evaluation.lm_eval_model import MarsLM
+from mars.evaluation.source import EvaluationError, Source, open_checkpoint
+from mars.models import CheckpointError
+
+
+def check_bases(study: Study, name: str) -> dict[str, Source]:
+    """Scale → its base checkpoint, whole and with a chat template.
+
+    Args:
+        study: the study.
+        name: its file, for messages.
+    """
+    found = {}
+    for scale, made in study.scales.items():
+        try:
+            found[scale] = open_checkpoint(made.base, study.training.dtype, generate=False)
+        except (CheckpointError, EvaluationError) as error:
+            raise ConfigError(f"{name}: scales.{scale}.base: {error}") from None
+    return found
+
+
+def check_benchmarks(
+    study: Study,
+    bases: dict[str, Source],
+    name: str,
+    *,
+    include_path: Sequence[str | Path] = (),
+) -> list[str]:
+    """Check that every benchmark is an lm-eval task and that its prompts fit each base.
+
+    Returns:
+        What was found, a line each.
+    """
+    try:
+        loaded = load_benchmarks(study.evaluation.benchmarks, include_path)
+        lines = [
+            f"evaluation.benchmarks.{benchmark.name}: reports {benchmark.metric}"
+            for benchmark in loaded.values()
+        ]
+        for scale, source in bases.items():
+            lines += [_fits(study, benchmark, scale, source) for benchmark in loaded.values()]
+    except EvaluationError as error:
+        raise ConfigError(f"{name}: {error}") from None
+    return lines
+
+
+def _fits(study: Study, benchmark: LoadedBenchmark, scale: str, source: Source) -> str:
+    """Check that each prompt and its budget fit the context; say how long the longest is."""
+    lm = MarsLM(source, max_new_tokens=study.evaluation.max_new_tokens, **_widest(study, scale))
+    key = f"evaluation.benchmarks.{benchmark.name}"
+    try:
+        needs = lm.needs(requests(lm, benchmark, study.evaluation.limit))
+    except EvaluationError as error:
+        raise EvaluationError(f"{key}: {error}") from None
+    if not needs:
+        raise EvaluationError(f"{key}: the task has no documents; leave it out")
+
+    def length(need: tuple[str, int, int, int]) -> int:
+        return need[2] + max(need[3], lm.least_response)
+
+    longest = max(needs, key=length)
+    task, document, prompt, budget = longest
+    if length(longest) > source.context:
+        remedy = f"lower evaluation.max_new_tokens to at most {source.context - prompt}"
+        if prompt + lm.least_response > source.context:
+            remedy = "leave the benchmark out, or ask fewer shots (num_fewshot)"
+        raise EvaluationError(
+            f"{key}: {task}, document {document}: its prompt of {prompt} tokens and a response "
+            f"of {max(budget, lm.least_response)} exceed the {source.context} positions of "
+            f"scales.{scale}.base; {remedy}"
+        )
+    return (
+        f"{key}: {len(needs)} documents fit scales.{scale}.base, the longest prompt and response "
+        f"with {length(longest)} of {source.context} positions"
+    )
+
+
+def _widest(study: Study, scale: str) -> dict[str, Any]:
+    """The decoding that needs most room after a prompt: whole blocks of the largest size."""
+    sizes = [
+        made.block_size
+        for name, made in study.variants.items()
+        if made.decoder == "block_diffusion" and scale in study.scales_of(name)
+    ]
+    return {"decoder": "block_diffusion", "block_size": max(sizes)} if sizes else {"decoder": "ar"}
