@@ -19,6 +19,7 @@ include: "workflow/rules/analysis.smk"
 
 onstart:
     write_config()
+    check_inputs()
 
 
 rule all:

@@ -1,8 +1,10 @@
 # The study, checked; its paths and wildcards; what each rule depends on. No rules here.
+import hashlib
 import json
 import os
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +19,7 @@ if Path.cwd() != ROOT:
 
 from mars import jobs
 from mars.config import ConfigError, dump_study, parse_study
+from mars.evaluation.records import RecordError, write_atomically
 from sources import data_files, registry, sources
 
 
@@ -161,8 +164,45 @@ def write_config():
     """
     text = dump_study(study)
     path = Path(CONFIG)
-    if not path.is_file() or path.read_text(encoding="utf-8") != text:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f"{path.name}.part")
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
+    try:
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            write_atomically(path, text)
+    except (RecordError, OSError) as error:
+        sys.exit(str(error))
+
+
+CHECKED = f"{RESULTS}/checked.txt"
+
+
+def check_inputs():
+    """Have `mars check` look at bases, benchmarks, prompts and rows, where any of them changed.
+
+    Called as the workflow starts, before any job. This is no rule: jobs that come after one whose
+    output they take as ancient are not looked at for reasons of their own (see `write_config`).
+    """
+    looked_at = [
+        *(path for made in study.scales.values() for path in checkpoint_files(made.base)),
+        *sources(ROOT, "mars/evaluation/check.py", "mars/data/sources.py"),
+        *data_files(ROOT, "mars/evaluation/tasks"),
+        *([] if study.data.source == "embedded" else [study.data.source]),
+    ]
+    stats = {path: (os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in looked_at}
+    parts = study.model_dump(mode="json", exclude={"training", "seeds"})
+    stamp = hashlib.sha256(settings(files=stats, **parts).encode()).hexdigest()
+    if Path(CHECKED).is_file() and stamp in Path(CHECKED).read_text(encoding="utf-8"):
+        return
+    log = Path(RESULTS, "logs", "check.log")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    words = ["--config", CONFIG, "--name", STUDY_FILE, "--out", CHECKED, "--stamp", stamp]
+    with log.open("w", encoding="utf-8") as said:
+        done = subprocess.run(
+            [sys.executable, "-m", "mars", "check", *words],
+            env={**os.environ, jobs.PARENT_VARIABLE: str(os.getpid())},
+            stdout=said,
+            stderr=said,
+            check=False,
+        )
+    if done.returncode:
+        text = log.read_text(encoding="utf-8")
+        lines = [line for line in text.splitlines() if line.startswith("mars: ")]
+        sys.exit(lines[-1].removeprefix("mars: ") if lines else text)
