@@ -261,7 +261,9 @@ class Study(Section):
         return self
 
     def _decodes(self, variant: str, decoder: DecoderName, key: str) -> None:
-        if self.variants[variant].decoder != decoder:
+        made = self.variants[variant]
+        known = made.objective is None or made.objective in ALIGNMENTS
+        if known and made.decoder != decoder:  # an unknown objective is reported as such
             names = ", ".join(v for v, made in self.variants.items() if made.decoder == decoder)
             raise ValueError(f"{key}: {variant!r} is not read by {decoder}; choose from {names}")
 

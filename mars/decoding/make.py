@@ -7,8 +7,29 @@ from typing import Any
 import torch
 
 from mars.config import Decoding
+from mars.decoding.caches import POLICIES
 from mars.decoding.contract import Decoder, DecodingError
 from mars.models import mask_token_id
+
+
+def check_settings(settings: Decoding) -> None:
+    """Raise DecodingError, naming setting and remedy, for settings that no method understands."""
+    decoder, tau, size = settings.decoder, settings.tau, settings.block_size
+    if decoder in ("ar", "jacobi") and tau != 1:
+        raise DecodingError(f"tau is {tau:g}, but {decoder} has no threshold: leave it at 1")
+    if decoder == "ar" and size != 1:
+        raise DecodingError(f"block_size is {size}, but ar drafts nothing: leave it at 1")
+    if decoder in ("jacobi", "block_diffusion") and (
+        settings.cache == "block" or settings.cache_block is not None
+    ):
+        raise DecodingError(
+            f"{decoder} has no block cache: set cache: cursor (or none), no cache_block"
+        )
+    if decoder != "block_diffusion" and settings.alignment is not None:
+        raise DecodingError(
+            f"alignment is {settings.alignment!r}, but only block_diffusion decodes by alignment"
+        )
+    POLICIES[settings.cache](settings.cache_block)
 
 
 def make_decoder(
@@ -33,29 +54,10 @@ def make_decoder(
     """
     from mars.decoding import DECODERS  # the registry imports this module
 
-    if settings.decoder not in DECODERS:
-        raise DecodingError(f"decoder {settings.decoder!r}: known are {sorted(DECODERS)}")
-    if settings.decoder in ("ar", "jacobi") and settings.tau != 1:
-        raise DecodingError(
-            f"tau is {settings.tau:g}, but {settings.decoder} has no threshold: leave it at 1"
-        )
-    if settings.decoder == "ar" and settings.block_size != 1:
-        raise DecodingError(
-            f"block_size is {settings.block_size}, but ar drafts nothing: leave it at 1"
-        )
-    if settings.decoder in ("jacobi", "block_diffusion") and (
-        settings.cache == "block" or settings.cache_block is not None
-    ):
-        raise DecodingError(
-            f"{settings.decoder} has no block cache: set cache: cursor (or none), no cache_block"
-        )
+    check_settings(settings)
     extra: dict[str, Any] = {}
     if settings.decoder == "block_diffusion":
         extra["alignment"] = settings.alignment or "stream"
-    elif settings.alignment is not None:
-        raise DecodingError(
-            f"alignment is {settings.alignment!r}, but only block_diffusion decodes by alignment"
-        )
     if mask_id is None:
         mask_id = mask_token_id(model, tokenizer)
     if generator is None and settings.temperature > 0:

@@ -29,9 +29,8 @@ from pydantic import ValidationError
 from tqdm import tqdm
 
 from mars.config import Decoding
-from mars.decoding.caches import POLICIES
 from mars.decoding.contract import DecodingError, Generation, Request
-from mars.decoding.make import make_decoder
+from mars.decoding.make import check_settings, make_decoder
 from mars.evaluation.records import Record, RecordStore, decoding_code, digest, fingerprint
 from mars.evaluation.source import EvaluationError, Source, choose_device, open_checkpoint
 
@@ -380,37 +379,11 @@ def _decoding(given: dict[str, Any]) -> Decoding:
         raise EvaluationError(
             f"model argument {name}={problem['input']}: {problem['msg']}"
         ) from None
-    _check_combination(settings)
-    return settings
-
-
-def _check_combination(settings: Decoding) -> None:
-    """Refuse, before a model is loaded, what ``make_decoder`` would refuse after it."""
-    decoder = settings.decoder
-    if decoder in ("ar", "jacobi") and settings.tau != 1:
-        raise EvaluationError(
-            f"model argument tau={settings.tau:g}: {decoder} has no threshold; leave it out"
-        )
-    if decoder == "ar" and settings.block_size != 1:
-        raise EvaluationError(
-            f"model argument block_size={settings.block_size}: ar drafts nothing; leave it out"
-        )
-    if decoder in ("jacobi", "block_diffusion") and (
-        settings.cache == "block" or settings.cache_block is not None
-    ):
-        raise EvaluationError(
-            f"model argument cache={settings.cache}: {decoder} has no block cache; choose cursor "
-            "or none, without cache_block"
-        )
-    if decoder != "block_diffusion" and settings.alignment is not None:
-        raise EvaluationError(
-            f"model argument alignment={settings.alignment}: only block_diffusion has one; "
-            "leave it out"
-        )
     try:
-        POLICIES[settings.cache](settings.cache_block)
+        check_settings(settings)
     except DecodingError as error:
         raise EvaluationError(f"model arguments: {error}") from None
+    return settings
 
 
 def _named(jobs: Sequence[_Job]) -> str:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import FakeDecoders
 from lm_eval.api.instance import Instance
 from lm_eval.api.registry import get_model
 
@@ -15,6 +14,8 @@ from mars.config import Decoding
 from mars.evaluation.lm_eval_model import DEFAULT_BUDGET, MarsLM
 from mars.evaluation.records import RecordStore, read_records
 from mars.evaluation.source import EvaluationError, Source
+
+from .conftest import FakeDecoders
 
 MARS = Decoding(decoder="mars", block_size=4, tau=0.95)
 
@@ -98,8 +99,8 @@ def test_unknown_generation_arguments_are_errors(lm: MarsLM) -> None:
         ({"batch_size": "auto"}, "batch_size is 'auto'"),
         ({"max_new_tokens": 0}, "max_new_tokens is 0"),
         ({"dtype": "float32"}, "where the checkpoint is opened"),
-        ({"decoder": "ar", "tau": 0.5}, "tau=0.5: ar has no threshold"),
-        ({"decoder": "ar", "block_size": 4}, "block_size=4: ar drafts nothing"),
+        ({"decoder": "ar", "tau": 0.5}, "tau is 0.5, but ar has no threshold"),
+        ({"decoder": "ar", "block_size": 4}, "block_size is 4, but ar drafts nothing"),
         ({"decoder": "jacobi", "cache": "block", "cache_block": 4}, "no block cache"),
         ({"cache": "block"}, "set cache_block"),
         ({"cache_block": 8}, "leave it out"),

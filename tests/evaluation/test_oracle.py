@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import TOY, FakeDecoders
 
 from mars.config import Study
 from mars.evaluation import run
 from mars.evaluation.benchmarks import load_benchmarks
 from mars.evaluation.records import read_records
 from mars.evaluation.source import Source
+
+from .conftest import TOY, FakeDecoders
 
 
 def rows(out: Path) -> dict[tuple[str, str], dict[str, str]]:

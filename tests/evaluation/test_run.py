@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import TOY, FakeDecoders
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from mars.config import Benchmark, Study
@@ -19,6 +18,8 @@ from mars.evaluation.benchmarks import load_benchmarks
 from mars.evaluation.records import RecordError, RecordStore, read_records
 from mars.evaluation.source import EvaluationError, Source
 from mars.models import CheckpointError, save_checkpoint
+
+from .conftest import TOY, FakeDecoders
 
 
 def rows(out: Path) -> list[dict[str, str]]:

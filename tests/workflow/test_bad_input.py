@@ -7,7 +7,8 @@ import re
 
 import pytest
 import yaml
-from conftest import copy_to
+
+from .conftest import copy_to
 
 CASES = {
     "a wrong key": ({"trainig": {}}, "trainig", "did you mean 'training'"),

@@ -9,7 +9,8 @@ import time
 
 import psutil
 import pytest
-from conftest import ROOT, copy_to
+
+from .conftest import ROOT, copy_to
 
 RUN = ("snakemake", "--cores", "8", "--configfile", "tests/mini.yaml", "--", "all")
 

@@ -6,7 +6,8 @@ import re
 import tomllib
 
 import yaml
-from conftest import ROOT
+
+from .conftest import ROOT
 
 PINS = [
     line.split(" ")[0]
