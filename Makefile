@@ -14,10 +14,10 @@ SNAKEMAKE := $(BIN)/python -m snakemake
 CHECKED := mars tests workflow/scripts
 
 .DEFAULT_GOAL := help
-.PHONY: help env all quick study test test-fast lint format lock clean-study
+.PHONY: help env all quick study smollm2 test test-fast lint format lock clean-study
 
 help: ## what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 env: $(STAMP) ## the environment .venv, if it is missing or outdated
 
@@ -36,6 +36,9 @@ study: env ## another study: make study STUDY=name, for config/name.yaml
 	@$(BIN)/python -m mars config "config/$(STUDY).yaml" >/dev/null
 	$(BIN)/python -m mars unlock
 	$(SNAKEMAKE) --cores $(CORES) --configfile config/$(STUDY).yaml -- all
+
+smollm2: env ## a small released checkpoint: results/checkpoints/smollm2-135m-instruct
+	@$(BIN)/python workflow/scripts/make_smollm2.py
 
 test: env lint ## style, types and every test, the slow ones too (what CI runs)
 	$(BIN)/python -m pytest -n auto --dist loadfile

@@ -61,7 +61,7 @@ WRONG = [
     ("evaluation/jacobi/variant", "ar", ["evaluation.jacobi.variant", "unknown 'ar'"]),
     ("throughput/scale", "toy-l", ["throughput.scale", "unknown 'toy-l'"]),
     ("throughput/variant", "mars_no_sft_b4", ["throughput.variant", "not made at 'toy-m'"]),
-    ("throughput/tau", 0, ["throughput.tau", "greater than 0"]),
+    ("throughput/thresholds", [0], ["throughput.thresholds", "greater than 0"]),
 ]
 
 

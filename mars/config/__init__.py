@@ -1,0 +1,55 @@
+"""The study configuration: the one source of truth for every setting and its default.
+
+A study is a YAML file under ``config/`` (``config/embedded.yaml`` is the default). It is checked
+here, and the JSON schema that Snakemake validates against is generated from these classes
+(``mars config --schema``). Errors name the file, the key and the remedy.
+"""
+
+from __future__ import annotations
+
+from mars.config.files import dump_study, json_schema, load_study, parse_study
+from mars.config.sections import (
+    ALIGNMENTS,
+    Acceptance,
+    Benchmark,
+    CacheName,
+    Data,
+    DecoderName,
+    Decoding,
+    Evaluation,
+    Jacobi,
+    Rule,
+    Scale,
+    Section,
+    Training,
+    Variant,
+)
+from mars.config.speed import Continuous, Replay, Throughput, Trace
+from mars.config.study import ConfigError, Study
+
+__all__ = [
+    "ALIGNMENTS",
+    "Acceptance",
+    "Benchmark",
+    "CacheName",
+    "ConfigError",
+    "Continuous",
+    "Data",
+    "DecoderName",
+    "Decoding",
+    "Evaluation",
+    "Jacobi",
+    "Replay",
+    "Rule",
+    "Scale",
+    "Section",
+    "Study",
+    "Throughput",
+    "Trace",
+    "Training",
+    "Variant",
+    "dump_study",
+    "json_schema",
+    "load_study",
+    "parse_study",
+]

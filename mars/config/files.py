@@ -1,0 +1,93 @@
+"""Study files: read, checked, written; every error is one line with the key and a remedy."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from mars.config.study import ConfigError, Study
+
+
+def parse_study(raw: Any, source: str = "configuration") -> Study:
+    """Check a mapping read from ``source`` (a file name, for messages) and return the study.
+
+    Raises:
+        ConfigError: one line naming the file, the key and the remedy.
+    """
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{source}: expected a mapping of settings, got {type(raw).__name__}")
+    try:
+        return Study.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigError(f"{source}: {_explain(error)}") from None
+
+
+def load_study(path: str | Path) -> Study:
+    """Read and check a study file. Raises ConfigError as ``parse_study`` does."""
+    path = Path(path)
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        near = ", ".join(sorted(str(p) for p in path.parent.glob("*.yaml"))) or "none here"
+        raise ConfigError(f"{path}: no such file; study files: {near}") from None
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        raise ConfigError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
+    return parse_study(raw, str(path))
+
+
+def dump_study(study: Study) -> str:
+    """The study as YAML with every default written out."""
+    return yaml.safe_dump(study.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def json_schema() -> str:
+    """The JSON schema of a study file, as text."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    return json.dumps(schema | Study.model_json_schema(), indent=2, sort_keys=True) + "\n"
+
+
+def _explain(error: ValidationError) -> str:
+    """The first problem of a validation, as one line with its key and a remedy."""
+    problem = error.errors()[0]
+    key = ".".join(str(part) for part in problem["loc"])
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    if problem["type"] == "extra_forbidden":
+        fields = _fields_at(problem["loc"][:-1])
+        near = difflib.get_close_matches(str(problem["loc"][-1]), fields, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(fields)}"
+        return f"{key}: unknown key; {hint}{more}"
+    if problem["type"] == "missing":
+        return f"{key}: missing; add it{more}"
+    if problem["type"] == "value_error":
+        return str(problem["msg"]).removeprefix("Value error, ") + more
+    return f"{key}: {problem['msg']}, got {problem['input']!r}{more}"
+
+
+def _fields_at(loc: tuple[int | str, ...]) -> list[str]:
+    """Names of the settings of the section at a location, found by walking the JSON schema."""
+    schema = Study.model_json_schema()
+    node: dict[str, Any] = schema
+    for part in loc:
+        choices = [node, *node.get("anyOf", [])]
+        for choice in choices:
+            if "$ref" in choice:
+                choice = schema["$defs"][choice["$ref"].rsplit("/", 1)[1]]
+            if str(part) in choice.get("properties", {}):
+                node = choice["properties"][str(part)]
+                break
+            inner = choice.get("additionalProperties") or next(
+                iter(choice.get("patternProperties", {}).values()), None
+            )
+            if isinstance(inner, dict):
+                node = inner
+                break
+        for choice in [node, *node.get("anyOf", [])]:
+            if "$ref" in choice:
+                node = schema["$defs"][choice["$ref"].rsplit("/", 1)[1]]
+                break
+    return list(node.get("properties", {}))

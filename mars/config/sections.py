@@ -1,0 +1,171 @@
+"""The sections of a study, and what they are made of. What each setting means stands with it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Tau = Annotated[float, Field(gt=0.0, le=1.0)]
+Rule = Literal["probability", "entropy", "margin"]
+CacheName = Literal["none", "block", "cursor"]
+DecoderName = Literal["ar", "mars", "block_diffusion", "jacobi"]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$")]
+
+
+ALIGNMENTS = {
+    "ar_sft": ("decoder",),
+    "mars": ("decoder", "stream"),
+    "block_diffusion": ("stream", "own"),
+}
+"""Which alignments an objective knows (docs/method.md)."""
+
+
+class Section(BaseModel):
+    """Base of all sections: frozen, and unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Scale(Section):
+    """A base checkpoint and the scale of the paper that it stands for."""
+
+    base: str = Field(description="embedded:<name>, or a checkpoint folder")
+    paper: str | None = Field(None, description="the paper's scale it is shown beside, e.g. 0.5B")
+
+
+class Data(Section):
+    """Where training conversations come from."""
+
+    source: str = Field("embedded", description="'embedded', or the path of a JSONL file")
+    stage1_examples: int = Field(12_000, ge=1, description="distinct conversations of stage 1")
+    stage2_examples: int = Field(12_000, ge=1, description="distinct conversations of stage 2")
+    max_length: int = Field(128, ge=8, description="tokens; longer conversations are cut")
+
+
+class Training(Section):
+    """Optimisation, shared by every variant of a study."""
+
+    learning_rate: float = Field(1e-3, gt=0)
+    lr_scheduler: Literal["cosine", "linear", "constant_with_warmup"] = "cosine"
+    warmup_ratio: float = Field(0.03, ge=0, lt=1)
+    weight_decay: float = Field(0.0, ge=0)
+    max_grad_norm: float = Field(1.0, gt=0)
+    batch_size: int = Field(64, ge=1, description="conversations per optimizer step")
+    micro_batch_size: int = Field(64, ge=1, description="conversations per forward")
+    epochs: int = Field(1, ge=1)
+    save_steps: int = Field(50, ge=1, description="optimizer steps between resumable checkpoints")
+    logging_steps: int = Field(5, ge=1)
+    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    threads: int = Field(1, ge=1, description="CPU threads of one training process")
+
+    @model_validator(mode="after")
+    def _whole_micro_batches(self) -> Training:
+        if self.batch_size % self.micro_batch_size:
+            raise ValueError(
+                f"batch_size {self.batch_size} is not a multiple of micro_batch_size "
+                f"{self.micro_batch_size}: choose a divisor"
+            )
+        return self
+
+
+class Variant(Section):
+    """One trained model: an objective applied to a parent on the examples of some stages."""
+
+    objective: str | None = Field(None, description="none: the base checkpoint as given")
+    parent: str | None = Field(None, description="the variant whose checkpoint it starts from")
+    stages: list[Literal[1, 2]] = Field(default_factory=list)
+    scales: list[str] | None = Field(None, description="default: every scale of the study")
+    block_size: int = Field(1, ge=1)
+    ar_weight: float = Field(1.0, ge=0, description="weight of the SFT loss L_AR")
+    alignment: Literal["decoder", "stream", "own"] = "decoder"
+
+    @property
+    def decoder(self) -> DecoderName:
+        """The method that reads this variant in the quality tables."""
+        if self.objective == "mars":
+            return "mars"
+        return "block_diffusion" if self.objective == "block_diffusion" else "ar"
+
+
+class Benchmark(Section):
+    """An lm-eval task and how its score is read."""
+
+    column: str = Field(description="the paper's column it stands under, e.g. GSM8K")
+    metric: str = Field(description="lm-eval metric key, e.g. exact_match,strict-match")
+    num_fewshot: int = Field(0, ge=0)
+
+
+class Decoding(Section):
+    """Everything that shapes a generation besides the checkpoint and the prompt."""
+
+    decoder: DecoderName
+    block_size: int = Field(1, ge=1, description="tokens drafted a step (jacobi: the window)")
+    tau: Tau = 1.0
+    rule: Rule = "probability"
+    cache: CacheName = "cursor"
+    cache_block: int | None = Field(None, ge=1, description="B_cache, with cache: block")
+    temperature: float = Field(0.0, ge=0)
+    alignment: Literal["stream", "own"] | None = Field(None, description="of block diffusion only")
+    draft: Literal["B", "auto"] = Field("B", description="auto: no longer than pays (mars)")
+
+    @property
+    def id(self) -> str:
+        """A file name that differs wherever a setting differs."""
+        parts = [
+            self.decoder,
+            f"B{self.block_size}",
+            f"tau{_exact(self.tau)}",
+            self.rule,
+            self.cache,
+        ]
+        if self.cache_block is not None:
+            parts.append(f"C{self.cache_block}")
+        if self.temperature:
+            parts.append(f"T{_exact(self.temperature)}")
+        if self.alignment == "own":
+            parts.append("own")
+        if self.draft == "auto":
+            parts.append("auto")
+        return "_".join(parts)
+
+
+def _exact(value: float) -> str:
+    """A number as short as it can be without meaning another."""
+    return repr(value).removesuffix(".0")
+
+
+class Acceptance(Section):
+    """The comparison of acceptance rules (the paper's appendix)."""
+
+    rules: list[Rule] = ["probability", "entropy", "margin"]
+    variant: str = "mars_b4"
+    benchmark: str = "toy_gsm8k"
+    thresholds: list[Tau] = [0.95, 0.9, 0.8, 0.7, 0.6, 0.5]
+
+
+class Jacobi(Section):
+    """Jacobi decoding of the AR model: tokens per forward beside the paper's 1.07."""
+
+    variant: str = "ar_sft"
+    window: int = Field(4, ge=1)
+
+
+class Evaluation(Section):
+    """Benchmarks and the thresholds they are run at."""
+
+    benchmarks: dict[Name, Benchmark]
+    limit: int | None = Field(None, ge=1, description="documents a (sub-)task; null: all")
+    batch_size: int = Field(64, ge=1, description="rows decoded together")
+    max_new_tokens: Annotated[int, Field(ge=1)] | Literal["task"] = Field(
+        "task", description="task: the task's own budget"
+    )
+    thresholds: list[Tau] = Field([1.0, 0.95], description="for MARS variants, every benchmark")
+    sweep: Literal["none", "panels", "full"] = Field(
+        "panels", description="where sweep_thresholds run: the frontier's panels, or everywhere"
+    )
+    sweep_thresholds: list[Tau] = [0.9, 0.8, 0.7, 0.6, 0.5]
+    panels: list[str] = Field(description="the benchmarks of the frontier figure")
+    acceptance: Acceptance | None = None
+    jacobi: Jacobi | None = None
+    threads: int = Field(1, ge=1)

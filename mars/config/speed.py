@@ -1,0 +1,79 @@
+"""What of a study is measured by the clock: the throughput section."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from mars.config.sections import Section, Tau
+
+
+class Replay(Section):
+    """Replayed acceptance: how many tokens a step accepts is drawn, and forced on every method."""
+
+    tokens_per_forward: float = Field(1.8, ge=1, description="mean accepted with block_size drafts")
+    max_new_tokens: int = Field(64, ge=1, description="length of every response")
+
+
+class Continuous(Section):
+    """Continuous against static batching: replayed acceptance, replayed response lengths."""
+
+    slots: int = Field(8, ge=1, description="rows in flight")
+    requests: int = Field(64, ge=1)
+    shortest: int = Field(16, ge=1, description="new tokens; lengths are log-uniform")
+    longest: int = Field(256, ge=1)
+
+
+class Trace(Section):
+    """Requests that arrive over time, under fixed τ and under a controller of τ.
+
+    The trace has phases of arrivals; a phase's load is its arrival rate in units of the rate at
+    which the engine serves at ``tau_high``, so that a load above 1 fills the queue on any machine.
+    """
+
+    slots: int = Field(8, ge=1, description="rows in flight")
+    requests: list[Annotated[int, Field(ge=1)]] = [16, 48, 16]
+    loads: list[Annotated[float, Field(gt=0)]] = [0.5, 2.0, 0.5]
+    thresholds: list[Tau] = Field([1.0, 0.95, 0.7], description="the fixed ones")
+    tau_high: Tau = Field(0.95, description="of the controller, while nothing waits")
+    tau_low: Tau = Field(0.6, description="of the controller, when patience requests wait")
+    patience: int = Field(8, ge=1)
+
+    @model_validator(mode="after")
+    def _phases(self) -> Trace:
+        if len(self.requests) != len(self.loads):
+            raise ValueError(
+                f"throughput.trace has {len(self.requests)} requests and {len(self.loads)} loads: "
+                "give one of each a phase"
+            )
+        if self.tau_low > self.tau_high:
+            raise ValueError(
+                f"throughput.trace.tau_low {self.tau_low:g} is above tau_high {self.tau_high:g}: "
+                "swap them"
+            )
+        return self
+
+
+class Throughput(Section):
+    """The wall-clock grid (Table 5), replayed acceptance, continuous batching, arrivals."""
+
+    scale: str
+    variant: str = "mars_b4"
+    ar_variant: str = "ar_sft"
+    benchmark: str = "toy_gsm8k"
+    prompts: int = Field(64, ge=1)
+    block_size: int | None = Field(None, ge=1, description="tokens drafted; null: the variant's")
+    thresholds: list[Tau] = Field([0.95], description="of MARS; empty: replayed acceptance only")
+    batch_sizes: list[Annotated[int, Field(ge=1)]] = [1, 4, 8, 16, 32]
+    cache_blocks: list[Annotated[int, Field(ge=1)]] = [4, 8, 16, 32]
+    repeats: int = Field(3, ge=1)
+    max_new_tokens: int = Field(64, ge=1)
+    threads: int = Field(1, ge=1)
+    linears: Literal["stock", "packed", "auto"] = Field(
+        "auto", description="CPU weights packed for oneDNN; auto: where that measures faster"
+    )
+    compile: bool = Field(False, description="torch.compile; on a GPU with CUDA graphs")
+    replay: Replay | None = None
+    continuous: Continuous | None = None
+    trace: Trace | None = None
