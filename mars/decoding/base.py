@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import LongTensor, Tensor
 
 from mars.decoding.acceptance import predict
-from mars.decoding.batch import Batch
-from mars.decoding.caches import POLICIES, Backbone, Cursor, Row
-from mars.decoding.contract import DecodingError, Request
+from mars.decoding.backbone import Backbone
+from mars.decoding.caches import POLICIES, Cursor
+from mars.decoding.contract import DecodingError, Finish, Generation, Request, Work
+from mars.decoding.rows import Batch, check_request
 from mars.decoding.stopping import StopFinder
 
+Ended = dict[int, Finish]
+"""Slots of the rows that a step ended, and why."""
 
-class BoundDecoder:
+
+class BoundDecoder(ABC):
     """A method bound to a model.
 
     Args:
@@ -28,10 +35,15 @@ class BoundDecoder:
         mask_id: the id of ``[MASK]``, never emitted.
         end_ids: end-of-turn ids.
         temperature, generator: sampling; 0 is greedy.
+        positions: context limit; None: the model's.
+        compile: compile the model's body.
     """
 
     thresholded = True
     """Whether τ means anything to the method; where not, a request may not bring one."""
+
+    fill: int | None = None
+    """What stands in the columns after the accepted tokens at first (see ``Batch``)."""
 
     def __init__(
         self,
@@ -47,45 +59,139 @@ class BoundDecoder:
         end_ids: Sequence[int],
         temperature: float = 0.0,
         generator: torch.Generator | None = None,
+        positions: int | None = None,
+        compile: bool = False,
     ) -> None:
-        self.backbone = Backbone(model)
+        self.backbone = Backbone(model, positions=positions, compile=compile)
         self.width = width
+        self.tau = tau
         self.mask_id = mask_id
         self.end_ids = frozenset(end_ids)
         self._tokenizer = tokenizer
-        self._tau, self._rule = tau, rule
+        self._rule = rule
         self._cache = cache, cache_block
         self.policy()  # refuse a wrong combination now
         self._ends: LongTensor = torch.tensor(  # type: ignore[assignment]
             sorted(self.end_ids), dtype=torch.long, device=self.backbone.device
         )
         self._temperature, self._generator = temperature, generator
-        self._finders: dict[tuple[str, ...], StopFinder] = {}
+        self._finders: list[StopFinder] = []
+        self._finder_of: dict[tuple[str, ...], int] = {(): -1}
+
+    # ---- what a method defines
+
+    @abstractmethod
+    def step(self, batch: Batch, first: int, last: int, policy: Cursor, most: int) -> Ended:
+        """One forward for the rows in slots ``first`` to ``last``, and what follows from it.
+
+        Args:
+            batch: the rows in flight.
+            first, last: a slice of them.
+            policy: the cache's.
+            most: of a prompt, forward no more columns than this at once.
+
+        Returns:
+            The slots of the rows that ended, and why; the caller lets them leave.
+        """
+
+    @abstractmethod
+    def spare(self, policy: Cursor) -> int:
+        """Columns that a step may touch beyond a row's last token."""
+
+    # ---- decoding
+
+    def generate(self, requests: Sequence[Request], slots: int | None = None) -> list[Generation]:
+        """Decode; the generations come in the order of the requests (see ``Decoder``)."""
+        done = dict(self.stream(requests, slots))
+        return [done[index] for index in range(len(requests))]
+
+    def stream(
+        self, requests: Sequence[Request], slots: int | None = None
+    ) -> Iterator[tuple[int, Generation]]:
+        """As ``generate``, each (index, generation) as soon as it is finished.
+
+        The longest prompts come first: they need the most room, and short ones fill the gaps.
+        """
+        from mars.decoding.engine import Engine  # which drives decoders, and so imports them
+
+        for index, request in enumerate(requests):
+            self.check(request, f"request {index}")
+        if slots is not None and slots < 1:
+            raise DecodingError(f"slots is {slots}: at least 1 row must be in flight")
+        order = sorted(range(len(requests)), key=lambda i: -len(requests[i].prompt_ids))
+        columns = max((self.end(request) for request in requests), default=0)
+        engine = Engine(self, min(slots or len(requests), len(requests)), columns)
+        for index in order:
+            engine.submit(requests[index])
+        while engine.active or engine.waiting:
+            for number, generation in engine.step():
+                yield order[number], generation
+
+    @property
+    def work(self) -> Work:
+        """What was computed since it was last set to ``Work()``."""
+        return self.backbone.work
+
+    @work.setter
+    def work(self, work: Work) -> None:
+        self.backbone.work = work
+
+    # ---- what methods share
 
     def policy(self) -> Cursor:
-        """A fresh cache policy, one a batch."""
+        """A fresh cache policy."""
         name, block = self._cache
         return POLICIES[name](block)
 
-    def batch(self, requests: Sequence[Request], fill: int | None, spare: int) -> Batch:
-        """Lay out requests that this method can decode (see ``Batch``)."""
-        for index, request in enumerate(requests):
-            if not self.thresholded and request.tau not in (None, 1):
-                raise DecodingError(
-                    f"request {index}: tau is {request.tau}, but this method has no threshold: "
-                    "leave it out"
-                )
-        return Batch(requests, self.backbone, self._tau, fill, spare, self.policy().stores)
+    def check(self, request: Request, where: str) -> None:
+        """Refuse a request that this method cannot decode, naming it and the remedy."""
+        check_request(request, where, self.backbone.positions)
+        if not self.thresholded and request.tau not in (None, 1):
+            raise DecodingError(
+                f"{where}: tau is {request.tau}, but this method has no threshold: leave it out"
+            )
+
+    def end(self, request: Request) -> int:
+        """The length at which budget or context of a request is used up."""
+        return min(len(request.prompt_ids) + request.max_new_tokens, self.backbone.positions)
 
     def predict(self, logits: Tensor) -> tuple[LongTensor, Tensor]:
         """Tokens and confidences of logits, by this decoder's rule and temperature."""
         return predict(logits, self._rule, self.mask_id, self._temperature, self._generator)
 
-    def find_stop(self, row: Row, new: int) -> int | None:
-        """How many of a row's last ``new`` tokens a stop sequence leaves; None: none found."""
-        stop = row.request.stop
-        if not stop:
-            return None
-        if stop not in self._finders:
-            self._finders[stop] = StopFinder(self._tokenizer, stop)
-        return self._finders[stop].find(row.generation.ids, new)
+    def finder(self, stop: tuple[str, ...]) -> int:
+        """The number of the finder of some stop sequences; −1 where there are none."""
+        if stop not in self._finder_of:
+            self._finder_of[stop] = len(self._finders)
+            self._finders.append(StopFinder(self._tokenizer, stop))
+        return self._finder_of[stop]
+
+    def stops(
+        self, batch: Batch, first: int, counts: NDArray[np.int64], tokens: NDArray[np.int64]
+    ) -> dict[int, int]:
+        """Which rows' new tokens complete a stop sequence.
+
+        Args:
+            batch: the rows, the new tokens among those that they hold, but not yet in ``length``.
+            first: the slot of the first of the N rows.
+            counts: (N,) how many tokens each accepted; tokens: (N, D) the tokens.
+
+        Returns:
+            Place among the N rows → how many of its new tokens are kept.
+        """
+        rows = batch.state[first : first + len(counts)]
+        found = {}
+        new = np.arange(tokens.shape[1]) < counts[:, None]
+        for number in np.unique(rows["finder"]):
+            if number < 0:
+                continue
+            finder = self._finders[number]
+            mine = (rows["finder"] == number)[:, None] & new
+            for place in np.flatnonzero((mine & finder.may_end(tokens)).any(axis=1)):
+                slot, count = first + place, counts[place]
+                row, after = batch.state[slot], int(rows["length"][place] + count)
+                start = max(int(row["prompt"]), after - int(count) - finder.reach)
+                kept = finder.find(batch.tokens[slot, start:after].tolist(), int(count))
+                if kept is not None:
+                    found[int(place)] = kept
+        return found

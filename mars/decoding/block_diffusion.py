@@ -15,17 +15,17 @@ Prompts are causal; earlier responses in them are read as part of the prompt.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
-from torch import BoolTensor, Tensor
+from torch import BoolTensor, LongTensor, Tensor
 
-from mars.decoding.base import BoundDecoder
-from mars.decoding.batch import Batch, exhausted
-from mars.decoding.caches import Row
-from mars.decoding.contract import DecodingError, Finish, Generation, Request
+from mars.decoding.base import BoundDecoder, Ended
+from mars.decoding.caches import Cursor
+from mars.decoding.contract import DecodingError, Finish, Request
+from mars.decoding.rows import Batch, exhausted
 
 
 @dataclass
@@ -34,7 +34,6 @@ class _Filling:
 
     first: tuple[float, float] = (0, 0)
     tokens: dict[int, int] = field(default_factory=dict)
-    confidence: dict[int, float] = field(default_factory=dict)
     forward: dict[int, int] = field(default_factory=dict)
 
 
@@ -48,109 +47,113 @@ class BlockDiffusionDecoder(BoundDecoder):
         if alignment not in ("stream", "own"):
             raise DecodingError(f"alignment {alignment!r}: block diffusion knows stream and own")
         self.alignment = alignment
+        self.fill = self.mask_id
 
-    @torch.inference_mode()
-    def generate(self, requests: Sequence[Request]) -> list[Generation]:
-        """Decode one batch; the generations come in the order of the requests."""
-        batch = self.batch(requests, self.mask_id, spare=2 * self.width)
-        for row in batch.rows:
-            if row.length + self.width > self.backbone.positions:
-                raise DecodingError(
-                    f"request {row.index}: a prompt of {row.length} tokens leaves no room for a "
-                    f"block of {self.width} in the model's {self.backbone.positions} positions: "
-                    f"shorten it to at most {self.backbone.positions - self.width}"
-                )
-        filling = {row.index: _Filling() for row in batch.rows}
-        while batch.rows:
-            self.step(batch, filling)
-        return batch.generations
+    def spare(self, policy: Cursor) -> int:
+        """The block written and the block being filled."""
+        return 2 * self.width
 
-    def step(self, batch: Batch, filling: dict[int, _Filling]) -> None:
-        """One forward for every active row, and what it fills."""
-        rows, size, device = batch.rows, self.width, self.backbone.device
-        tokens = batch.tokens[: len(rows)]
-        state = torch.tensor([[r.cached, r.length, len(r.request.prompt_ids)] for r in rows])
-        start, block, prompt = state.to(device).unbind(1)
-        predicted, confidence = self.predict(self._logits(batch, start, block, prompt))
+    def check(self, request: Request, where: str) -> None:
+        """As every method, and a whole block must fit."""
+        super().check(request, where)
+        prompt, positions = len(request.prompt_ids), self.backbone.positions
+        if prompt + self.width > positions:
+            raise DecodingError(
+                f"{where}: a prompt of {prompt} tokens leaves no room for a block of "
+                f"{self.width} in the model's {positions} positions: shorten it to at most "
+                f"{positions - self.width}"
+            )
+
+    def step(self, batch: Batch, first: int, last: int, policy: Cursor, most: int) -> Ended:
+        """One forward for some rows, and what it fills; a prompt is forwarded whole."""
+        rows, size, device = batch.state[first:last], self.width, self.backbone.device
+        known = np.stack([rows["cached"], rows["length"], rows["prompt"]])
+        start, block, prompt = torch.from_numpy(known).to(device)
+        tokens = batch.tokens[first:last]
+        logits = self._logits(batch, first, start, block, prompt)  # type: ignore[arg-type]
+        predicted, confidence = self.predict(logits)
+        filling = [batch.notes.setdefault(int(index), _Filling()) for index in rows["index"]]
         if self.alignment == "stream":
-            known = torch.tensor([filling[row.index].first for row in rows], dtype=torch.float64)
+            read = torch.tensor([row.first for row in filling], dtype=torch.float64, device=device)
             again = start == block  # the column before the block is not in the window
-            predicted[:, 0] = torch.where(again, known[:, 0].to(predicted), predicted[:, 0])
-            confidence[:, 0] = torch.where(again, known[:, 1].to(confidence), confidence[:, 0])
+            predicted[:, 0] = torch.where(again, read[:, 0].to(predicted), predicted[:, 0])
+            confidence[:, 0] = torch.where(again, read[:, 1].to(confidence), confidence[:, 0])
         columns = block[:, None] + torch.arange(size, device=device)
         present = tokens.gather(1, columns)
-        fill = fill_masked(
-            present == self.mask_id,  # type: ignore[arg-type]
-            confidence,
-            torch.tensor([row.tau for row in rows], dtype=torch.float64, device=device),
-        )
+        masked = present == self.mask_id
+        tau = torch.from_numpy(rows["tau"].copy()).to(device)
+        fill = fill_masked(masked, confidence, tau)  # type: ignore[arg-type]
         tokens.scatter_(1, columns, torch.where(fill, predicted, present))
+        sure = batch.confidence[first:last]
+        sure.scatter_(1, columns, torch.where(fill, confidence.double(), sure.gather(1, columns)))
         told = torch.cat([fill.double(), predicted.double(), confidence.double()], dim=1)
-        self._settle(batch, filling, told.tolist())
+        return self._settle(batch, first, filling, told.tolist())
 
-    def _logits(self, batch: Batch, start: Tensor, block: Tensor, prompt: Tensor) -> Tensor:
-        """(N, B, V) logits of the current block's tokens."""
-        rows, size = batch.rows, self.width
-        width = max(row.length - row.cached for row in rows) + size
+    def _logits(
+        self, batch: Batch, first: int, start: LongTensor, block: LongTensor, prompt: LongTensor
+    ) -> Tensor:
+        """(N, B, V) logits of the current block's tokens, of N rows from slot ``first`` on."""
+        size, count = self.width, len(start)
+        rows = batch.state[first : first + count]
+        width = int((rows["length"] - rows["cached"]).max()) + size
         columns = start[:, None] + torch.arange(width, device=start.device)
         in_block = torch.div(columns - prompt[:, None], size, rounding_mode="floor")
         ends = prompt[:, None] + (in_block + 1) * size - 1
         hidden = self.backbone.hidden(
-            batch.tokens[: len(rows)].gather(1, columns),  # type: ignore[arg-type]
+            batch.tokens[first : first + count].gather(1, columns),  # type: ignore[arg-type]
             columns,  # type: ignore[arg-type]
             torch.where(columns < prompt[:, None], columns, ends),  # type: ignore[arg-type]
-            max(row.cached for row in rows) + width,
+            int(rows["cached"].max()) + width,
             batch.cache,
+            first,
         )
         shift = 1 if self.alignment == "stream" else 0
         seen = (block - start - shift)[:, None] + torch.arange(size, device=start.device)
         seen = seen.clamp(min=0)[..., None].expand(-1, -1, hidden.shape[-1])
-        return self.backbone.head(hidden.gather(1, seen))
+        return self.backbone.logits(hidden.gather(1, seen))
 
-    def _settle(self, batch: Batch, filling: dict[int, _Filling], told: list[list[float]]) -> None:
+    def _settle(
+        self, batch: Batch, first: int, filling: list[_Filling], told: list[list[float]]
+    ) -> Ended:
         """Note what was filled; close the blocks that are full."""
-        size, finished = self.width, []
-        for slot, (row, values) in enumerate(zip(batch.rows, told, strict=True)):
-            block = filling[row.index]
+        size, ended = self.width, Ended()
+        for slot, (block, values) in enumerate(zip(filling, told, strict=True), first):
+            row = batch.state[slot]
             for place in range(size):
                 if values[place]:
                     block.tokens[place] = int(values[size + place])
-                    block.confidence[place] = values[2 * size + place]
-                    block.forward[place] = row.generation.forwards
-            row.generation.accepted.append(0)
+                    block.forward[place] = int(row["forwards"])
+            row["forwards"] += 1
             block.first = values[size], values[2 * size]
             if batch.cache is not None:
-                row.cached = row.length
+                row["cached"] = row["length"]
             if len(block.tokens) == size:
-                reason = self._close(row, block)
-                filling[row.index] = _Filling()
+                reason = self._close(batch, slot, block)
+                batch.notes[int(row["index"])] = _Filling()
                 if reason is not None:
-                    finished.append((slot, reason))
-        if finished:
-            batch.finish(finished)
+                    ended[slot] = reason
+                    del batch.notes[int(row["index"])]
+        return ended
 
-    def _close(self, row: Row, block: _Filling) -> Finish | None:
+    def _close(self, batch: Batch, slot: int, block: _Filling) -> Finish | None:
         """Keep what a full block holds, and say whether the row ends with it."""
-        kept = row.generation
-        count = min(self.width, row.end - row.length)
-        ids = [block.tokens[place] for place in range(count)]
-        count = next((i + 1 for i, token in enumerate(ids) if token in self.end_ids), count)
-        kept.ids += ids[:count]
-        stopped = self.find_stop(row, count)
-        if stopped is not None and stopped < count:
-            del kept.ids[stopped - count :]
-            count = stopped
+        row = batch.state[slot]
+        ids = [block.tokens[place] for place in range(min(self.width, row["end"] - row["length"]))]
+        count = next((i + 1 for i, token in enumerate(ids) if token in self.end_ids), len(ids))
+        new = np.array([ids[:count]])
+        stopped = self.stops(batch, slot, np.array([count]), new).get(0)
+        count = count if stopped is None else stopped
         for place in range(count):
-            kept.confidence.append(block.confidence[place])
-            kept.accepted[block.forward[place]] += 1
-        row.length += self.width
-        if kept.ids[-1] in self.end_ids:
-            return "end_of_turn"
-        if stopped is not None:
-            return "stop"
-        if row.length >= row.end:
+            batch.accepted[slot, block.forward[place]] += 1
+        ended = ids[count - 1] in self.end_ids
+        if ended or stopped is not None:
+            row["length"] += count
+            return "end_of_turn" if ended else "stop"
+        row["length"] += self.width
+        if row["length"] >= row["end"]:
+            row["length"] = row["end"]
             return exhausted(row)
-        return "context" if row.length + self.width > self.backbone.positions else None
+        return "context" if row["length"] + self.width > self.backbone.positions else None
 
 
 def fill_masked(masked: BoolTensor, confidence: Tensor, tau: Tensor) -> BoolTensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -40,12 +40,15 @@ class Generation:
             they sum to ``len(ids)``.
         finish: why the row ended. ``context``: the model's positions ran out before the budget.
         confidence: of each kept token, under the untempered distribution, in (0, 1].
+        seconds: its share of the time that passed while it was in flight: a step's seconds are
+            divided among the rows in flight.
     """
 
     ids: list[int] = field(default_factory=list)
     accepted: list[int] = field(default_factory=list)
     finish: Finish = "budget"
     confidence: list[float] = field(default_factory=list)
+    seconds: float = 0.0
 
     @property
     def forwards(self) -> int:
@@ -58,8 +61,39 @@ class Generation:
         return len(self.ids)
 
 
+@dataclass
+class Work:
+    """What a decoder had its model compute, summed over forward passes.
+
+    Attributes:
+        forwards: forward passes (of the batch, not of its rows).
+        tokens: columns that went through the body, padding included.
+        heads: positions that went through the LM head.
+        keys: query–key pairs: for each query the columns its row's keys were read from.
+        cached: columns of keys and values read, each row's once a forward.
+    """
+
+    forwards: int = 0
+    tokens: int = 0
+    heads: int = 0
+    keys: int = 0
+    cached: int = 0
+
+
 class Decoder(Protocol):
     """A decoding method bound to a model and its settings."""
 
-    def generate(self, requests: Sequence[Request]) -> list[Generation]:
-        """Decode one batch; the generations come in the order of the requests."""
+    work: Work
+    """What was computed since it was last set to ``Work()``."""
+
+    def generate(self, requests: Sequence[Request], slots: int | None = None) -> list[Generation]:
+        """Decode; the generations come in the order of the requests.
+
+        ``slots``: rows in flight at most; finished rows leave and waiting ones take their places.
+        None: all at once.
+        """
+
+    def stream(
+        self, requests: Sequence[Request], slots: int | None = None
+    ) -> Iterator[tuple[int, Generation]]:
+        """As ``generate``, each (index, generation) as soon as it is finished."""

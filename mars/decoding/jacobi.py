@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
-from torch import BoolTensor, LongTensor, Tensor
+from numpy.typing import NDArray
+from torch import BoolTensor, LongTensor
 
-from mars.decoding.caches import Row
 from mars.decoding.contract import DecodingError
-from mars.decoding.window import WindowDecoder
+from mars.decoding.rows import Rows
+from mars.decoding.window import Predictions, WindowDecoder
 
 
 class JacobiDecoder(WindowDecoder):
@@ -28,22 +30,20 @@ class JacobiDecoder(WindowDecoder):
         if self._temperature > 0:
             raise DecodingError("jacobi is exact for greedy decoding only: set temperature: 0")
 
-    def drafts(self, row: Row) -> bool:
-        """Always: a guess that is kept costs nothing in exactness."""
-        return True
+    def draft_lengths(self, rows: Rows) -> NDArray[np.int64]:
+        """Always the whole width: a guess that is kept costs nothing in exactness."""
+        return np.full(len(rows), self.width)
 
-    def agreement(
-        self, draft: LongTensor, predicted: LongTensor, confidence: Tensor, tau: Tensor
-    ) -> BoolTensor:
+    def agreement(self, step: Predictions) -> BoolTensor:
         """Prediction d stands if the guess it was made after, for d − 1, was right."""
-        agree = torch.ones_like(predicted, dtype=torch.bool)
-        agree[:, 1:] = draft[:, :-1] == predicted[:, :-1]
+        agree = torch.ones_like(step.predicted, dtype=torch.bool)
+        agree[:, 1:] = step.draft[:, :-1] == step.predicted[:, :-1]
         return agree  # type: ignore[return-value]
 
     def next_draft(self, predicted: LongTensor, rejected: BoolTensor) -> LongTensor:
         """The predictions are the next guesses."""
         return predicted
 
-    def known(self, before: int, after: int) -> int:
+    def known(self, before: NDArray[np.int64], after: NDArray[np.int64]) -> NDArray[np.int64]:
         """Guesses that held have their keys already; only the last accepted token does not."""
         return after - 1

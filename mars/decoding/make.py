@@ -7,8 +7,11 @@ from typing import Any
 import torch
 
 from mars.config import Decoding
+from mars.decoding.base import BoundDecoder
 from mars.decoding.caches import POLICIES
-from mars.decoding.contract import Decoder, DecodingError
+from mars.decoding.contract import DecodingError
+from mars.decoding.costs import CostTable
+from mars.decoding.drafts import DraftLength
 from mars.models import mask_token_id
 
 
@@ -29,6 +32,8 @@ def check_settings(settings: Decoding) -> None:
         raise DecodingError(
             f"alignment is {settings.alignment!r}, but only block_diffusion decodes by alignment"
         )
+    if settings.draft == "auto" and decoder != "mars":
+        raise DecodingError(f"draft: auto is of mars only: leave it out for {decoder}")
     POLICIES[settings.cache](settings.cache_block)
 
 
@@ -40,7 +45,11 @@ def make_decoder(
     mask_id: int | None = None,
     end_ids: tuple[int, ...] | None = None,
     generator: torch.Generator | None = None,
-) -> Decoder:
+    costs: CostTable | None = None,
+    method: type[BoundDecoder] | None = None,
+    positions: int | None = None,
+    compile: bool = False,
+) -> BoundDecoder:
     """Bind a decoding method to a model.
 
     Args:
@@ -51,6 +60,10 @@ def make_decoder(
         end_ids: end-of-turn ids; None takes the tokenizer's and the model's generation config's.
         generator: source of samples where ``temperature`` > 0; None seeds one with 0, so that
             the same calls on a new decoder give the same samples.
+        costs: what a forward of this model costs on this machine; needed by ``draft: auto``.
+        method: another class than the registry's for ``settings.decoder``.
+        positions: context limit; None: the model's own.
+        compile: compile the model's body (on CUDA with CUDA graphs).
     """
     from mars.decoding import DECODERS  # the registry imports this module
 
@@ -58,11 +71,17 @@ def make_decoder(
     extra: dict[str, Any] = {}
     if settings.decoder == "block_diffusion":
         extra["alignment"] = settings.alignment or "stream"
+    if settings.draft == "auto":
+        if costs is None:
+            raise DecodingError(
+                "draft: auto chooses by what a forward costs: measure that (mars.decoding.costs)"
+            )
+        extra["drafts"] = DraftLength(costs, settings.block_size)
     if mask_id is None:
         mask_id = mask_token_id(model, tokenizer)
     if generator is None and settings.temperature > 0:
         generator = torch.Generator(model.device).manual_seed(0)
-    return DECODERS[settings.decoder](
+    return (method or DECODERS[settings.decoder])(
         model,
         tokenizer,
         width=settings.block_size,
@@ -74,6 +93,8 @@ def make_decoder(
         end_ids=end_of_turn_ids(model, tokenizer) if end_ids is None else end_ids,
         temperature=settings.temperature,
         generator=generator,
+        positions=positions,
+        compile=compile,
         **extra,
     )
 

@@ -4,38 +4,57 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
-from torch import BoolTensor, LongTensor, Tensor
+from numpy.typing import NDArray
+from torch import BoolTensor, LongTensor
 
-from mars.decoding.caches import Row
-from mars.decoding.window import WindowDecoder
+from mars.decoding.drafts import DraftLength
+from mars.decoding.rows import Rows
+from mars.decoding.window import Predictions, WindowDecoder
 
 
 class MarsDecoder(WindowDecoder):
     """Drafts with masks; accepts while the confidence is at least τ.
 
     A row at τ = 1 drafts nothing: one token a step, whatever the probabilities round to.
+
+    Args:
+        drafts: chooses the length of each draft; None: always the whole width.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, **settings: Any) -> None:
+    def __init__(
+        self, model: Any, tokenizer: Any, *, drafts: DraftLength | None = None, **settings: Any
+    ) -> None:
         super().__init__(model, tokenizer, **settings)
         self.fill = self.mask_id
+        self._drafts = drafts
 
-    def drafts(self, row: Row) -> bool:
-        """Unless the row asks for one token a step."""
-        return row.tau < 1
+    def draft_lengths(self, rows: Rows) -> NDArray[np.int64]:
+        """The whole width or what was chosen, but for rows that ask for one token a step.
 
-    def agreement(
-        self, draft: LongTensor, predicted: LongTensor, confidence: Tensor, tau: Tensor
-    ) -> BoolTensor:
+        Beside a prompt the masks cost nothing to speak of, and what they tell is for free.
+        """
+        longest: NDArray[np.int64] | int = self.width
+        if self._drafts is not None:
+            new = rows["forwards"] == 0
+            if not new.all():
+                longest = np.where(new, self.width, self._drafts.choose(len(rows)))
+        return np.where(rows["tau"] < 1, longest, 1)
+
+    def took(self, limit: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
+        """Learn from it."""
+        if self._drafts is not None:
+            self._drafts.observe(limit, counts)
+
+    def agreement(self, step: Predictions) -> BoolTensor:
         """Confidence at or above τ."""
-        return confidence >= tau  # type: ignore[return-value]
+        return step.confidence >= step.tau  # type: ignore[return-value]
 
     def next_draft(self, predicted: LongTensor, rejected: BoolTensor) -> LongTensor:
         """Masks again, wherever a prediction was not accepted."""
-        assert self.fill is not None
-        return torch.where(rejected, self.fill, predicted)  # type: ignore[return-value]
+        return torch.where(rejected, self.mask_id, predicted)  # type: ignore[return-value]
 
-    def known(self, before: int, after: int) -> int:
+    def known(self, before: NDArray[np.int64], after: NDArray[np.int64]) -> NDArray[np.int64]:
         """Masks were in the place of what this step accepted: only what came before is known."""
         return before

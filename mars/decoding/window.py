@@ -1,4 +1,4 @@
-"""The batch loop of every method that accepts a draft from the left: AR, MARS and Jacobi.
+"""The step of every method that accepts a draft from the left: AR, MARS and Jacobi.
 
 One step: forward, per row, the accepted tokens that are not yet cached and then its draft; the
 last accepted column and the draft's columns give a prediction each; accept from the left. The
@@ -7,139 +7,168 @@ first step does the same with the whole prompt, so that prefill too may yield se
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from abc import abstractmethod
+from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import BoolTensor, LongTensor, Tensor
 
 from mars.decoding.acceptance import accepted_counts
-from mars.decoding.base import BoundDecoder
-from mars.decoding.batch import Batch, exhausted
-from mars.decoding.caches import Cursor, Row
-from mars.decoding.contract import Finish, Generation, Request
+from mars.decoding.base import BoundDecoder, Ended
+from mars.decoding.caches import Cursor
+from mars.decoding.rows import Batch, Rows, exhausted
 
 
-class WindowDecoder(BoundDecoder, ABC):
-    """Drafts ``width − 1`` tokens a step. Methods say what a draft is and when it is kept."""
+class Predictions(NamedTuple):
+    """What a step predicted, N rows and D predictions each.
+
+    Attributes:
+        draft: (N, D) what stands in the columns that the predictions are meant for.
+        predicted: (N, D) tokens; confidence: (N, D) theirs.
+        column: (N, D) the columns.
+        tau: (N, 1) float64; prompt: (N, 1) tokens of the prompt; index: (N, 1) of the request.
+    """
+
+    draft: LongTensor
+    predicted: LongTensor
+    confidence: Tensor
+    column: LongTensor
+    tau: Tensor
+    prompt: LongTensor
+    index: LongTensor
+
+
+class WindowDecoder(BoundDecoder):
+    """Drafts up to ``width − 1`` tokens a step. Methods say what a draft is, and when it stays."""
 
     # ---- what a method defines
 
-    fill: int | None = None
-    """What stands in the columns after the accepted tokens at first (see ``Batch``)."""
+    @abstractmethod
+    def draft_lengths(self, rows: Rows) -> NDArray[np.int64]:
+        """(N,) how many tokens each row may accept this step, its draft and one more."""
 
     @abstractmethod
-    def drafts(self, row: Row) -> bool:
-        """Whether the row drafts at all; one that does not takes one token a step."""
-
-    @abstractmethod
-    def agreement(
-        self, draft: LongTensor, predicted: LongTensor, confidence: Tensor, tau: Tensor
-    ) -> BoolTensor:
-        """(N, D) whether each prediction may follow those before it; column 0 is not read.
-
-        Args:
-            draft: (N, D) what stands in the columns that predictions 0 … D−1 are meant for.
-            predicted: (N, D); confidence: (N, D); tau: (N, 1).
-        """
+    def agreement(self, step: Predictions) -> BoolTensor:
+        """(N, D) whether each prediction may follow those before it; column 0 is not read."""
 
     @abstractmethod
     def next_draft(self, predicted: LongTensor, rejected: BoolTensor) -> LongTensor:
         """(N, D) what to put in the columns of the predictions, accepted ones as predicted."""
 
     @abstractmethod
-    def known(self, before: int, after: int) -> int:
-        """The column up to which the window's inputs turned out to be accepted tokens."""
+    def known(self, before: NDArray[np.int64], after: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(N,) up to which column the windows' inputs turned out to be accepted tokens.
 
-    # ---- the loop
+        Args:
+            before, after: (N,) the rows' lengths before and after the step.
+        """
 
-    @torch.inference_mode()
-    def generate(self, requests: Sequence[Request]) -> list[Generation]:
-        """Decode one batch; the generations come in the order of the requests."""
-        policy = self.policy()
-        batch = self.batch(requests, self.fill, spare=policy.uncached(self.width) + self.width)
-        while batch.rows:
-            self.step(batch, policy)
-        return batch.generations
+    def took(self, limit: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
+        """Told after each step, (N,) each: what the rows might accept, and what they did."""
 
-    def step(self, batch: Batch, policy: Cursor) -> None:
-        """One forward for every active row, and what follows from it."""
-        rows = batch.rows
-        policy.begin(rows)
-        available = [min(policy.room(row), self.width if self.drafts(row) else 1) for row in rows]
-        logits, start = self.forward(batch, available)
-        # Nothing below waits for the device, until counts, tokens and confidences come out at once.
-        limit = torch.tensor(available, device=start.device)
-        tau = torch.tensor([row.tau for row in rows], dtype=torch.float64, device=start.device)
-        target = start[:, None] + torch.arange(logits.shape[1], device=start.device)
-        predicted, confidence = self.predict(logits)
-        tokens = batch.tokens[: len(rows)]
-        agree = self.agreement(
-            tokens.gather(1, target),  # type: ignore[arg-type]
-            predicted,
-            confidence,
-            tau[:, None],
-        )
-        counts = accepted_counts(agree, predicted, limit, self._ends)  # type: ignore[arg-type]
-        places = torch.arange(logits.shape[1], device=start.device)
-        rejected = places >= counts[:, None]
-        draft = self.next_draft(predicted, rejected)  # type: ignore[arg-type]
-        waiting = (limit == 0)[:, None]
-        tokens.scatter_(1, target, torch.where(waiting, tokens.gather(1, target), draft))
-        emitted = torch.cat([counts[:, None].double(), predicted.double(), confidence.double()], 1)
-        self._settle(batch, policy, emitted.tolist(), logits.shape[1])
+    # ---- the step
 
-    def forward(self, batch: Batch, available: Sequence[int]) -> tuple[Tensor, LongTensor]:
-        """Logits of each row's predictions.
+    def spare(self, policy: Cursor) -> int:
+        """The widest window may start at the last column of the longest row."""
+        return policy.uncached(self.width) + self.width
+
+    def step(self, batch: Batch, first: int, last: int, policy: Cursor, most: int) -> Ended:
+        """One forward for some rows, and what follows from it (see ``BoundDecoder``)."""
+        rows = batch.state[first:last]
+        limit = np.minimum(policy.room(rows), self.draft_lengths(rows))
+        start = rows["cached"] if batch.cache is not None else np.zeros_like(limit)
+        stop = np.where(limit > 0, rows["length"] + limit - 1, start)
+        part = start + most < rows["length"]  # of a long prompt; its last part comes with a draft
+        limit = np.where(part, 0, limit)
+        stop = np.where(part, start + most, stop)
+        if (stop == start).all():
+            return {}  # all wait for a row that is still being prefilled
+        told = self._forward(batch, first, start, stop, limit)
+        rows["cached"] = np.where(part, stop, rows["cached"])
+        if not len(told):
+            return {}
+        counts, ended, tokens = told[:, 0], told[:, 1] > 0, told[:, 2:]
+        self.took(limit, counts)
+        stopped = self.stops(batch, first, counts, tokens)
+        for place, kept in stopped.items():
+            ended[place] &= kept == counts[place]
+            counts[place] = kept
+        return self._settle(batch, first, policy, counts, ended, stopped)
+
+    def _forward(
+        self,
+        batch: Batch,
+        first: int,
+        start: NDArray[np.int64],
+        stop: NDArray[np.int64],
+        limit: NDArray[np.int64],
+    ) -> NDArray[np.int64]:
+        """Forward windows of N rows, accept, and write what was accepted and the next draft.
+
+        Args:
+            batch: the rows; first: the slot of the first.
+            start, stop: (N,) the columns of their windows; limit: (N,) what each may accept.
 
         Returns:
-            (N, D, V) logits, D the most any row may take, and (N,) the column of the first.
+            (N, 2 + D): how many each accepted, whether the last ends the turn, the predictions.
+            Empty where no row may accept anything.
         """
-        rows = batch.rows
-        most = max(available)
-        starts = [row.cached if batch.cache is not None else 0 for row in rows]
-        width = max(
-            row.length - start + max(0, count - 1)
-            for row, start, count in zip(rows, starts, available, strict=True)
-        )
-        place = torch.tensor([starts, [row.length for row in rows]], device=self.backbone.device)
-        start, length = place[0], place[1]
-        columns = start[:, None] + torch.arange(width, device=start.device)
-        used = max(starts) + width
+        count, width, depth = len(start), int((stop - start).max()), int(limit.max())
+        rows, device = batch.state[first : first + count], self.backbone.device
+        known = np.stack([start, rows["length"], limit, rows["prompt"], rows["index"]])
+        begin, length, room, prompt, index = torch.from_numpy(known).to(device)[..., None]
+        columns = begin + torch.arange(width, device=device)
+        tokens = batch.tokens[first : first + count]
         hidden = self.backbone.hidden(
-            batch.tokens[: len(rows)].gather(1, columns),  # type: ignore[arg-type]
+            tokens.gather(1, columns),  # type: ignore[arg-type]
             columns,  # type: ignore[arg-type]
             columns,  # type: ignore[arg-type]
-            used,
+            int(start.max()) + width,
             batch.cache,
+            first,
         )
+        if depth == 0:
+            return np.empty((0, 2), dtype=np.int64)
+        depths = torch.arange(depth, device=device)
         # a column of padding is read only for predictions that the row may not take
-        seen = (length - start - 1)[:, None] + torch.arange(most, device=start.device)
-        seen = seen.clamp(max=width - 1)[..., None].expand(-1, -1, hidden.shape[-1])
-        return self.backbone.head(hidden.gather(1, seen)), length  # type: ignore[return-value]
+        seen = (length - begin - 1 + depths).clamp(0, width - 1)
+        read = hidden.gather(1, seen[..., None].expand(-1, -1, hidden.shape[-1]))
+        predicted, confidence = self.predict(self.backbone.logits(read))
+        column = length + depths
+        draft = tokens.gather(1, column)
+        tau = torch.from_numpy(rows["tau"].copy()).to(device)[:, None]
+        step = Predictions(draft, predicted, confidence, column, tau, prompt, index)  # type: ignore[arg-type]
+        counts = accepted_counts(self.agreement(step), predicted, room[:, 0], self._ends)  # type: ignore[arg-type]
+        rejected = depths >= counts[:, None]
+        following = self.next_draft(predicted, rejected)  # type: ignore[arg-type]
+        tokens.scatter_(1, column, torch.where(room == 0, draft, following))
+        batch.confidence[first : first + count].scatter_(1, column, confidence.double())
+        final = predicted.gather(1, (counts - 1).clamp(min=0)[:, None])
+        ended = torch.isin(final, self._ends) & (counts > 0)[:, None]
+        # the one time that a step waits for the device
+        return torch.cat([counts[:, None], ended, predicted], dim=1).cpu().numpy()
 
-    def _settle(self, batch: Batch, policy: Cursor, emitted: list[list[float]], most: int) -> None:
-        """Write down what was accepted; let the rows that ended leave."""
-        finished: list[tuple[int, Finish]] = []
-        for slot, (row, values) in enumerate(zip(batch.rows, emitted, strict=True)):
-            count = int(values[0])
-            if count == 0:
-                continue
-            kept = row.generation
-            kept.ids += [int(token) for token in values[1 : 1 + count]]
-            stopped = self.find_stop(row, count)
-            if stopped is not None and stopped < count:
-                del kept.ids[stopped - count :]
-                count = stopped
-            kept.confidence += values[1 + most : 1 + most + count]
-            kept.accepted.append(count)
-            before, row.length = row.length, row.length + count
-            policy.advance(row, self.known(before, row.length))
-            if kept.ids[-1] in self.end_ids:
-                finished.append((slot, "end_of_turn"))
-            elif stopped is not None:
-                finished.append((slot, "stop"))
-            elif row.length == row.end:
-                finished.append((slot, exhausted(row)))
-        if finished:
-            batch.finish(finished)
+    def _settle(
+        self,
+        batch: Batch,
+        first: int,
+        policy: Cursor,
+        counts: NDArray[np.int64],
+        ended: NDArray[np.bool_],
+        stopped: dict[int, int],
+    ) -> Ended:
+        """Note what N rows kept, and find those that end."""
+        rows, took = batch.state[first : first + len(counts)], counts > 0
+        batch.accepted[first + np.flatnonzero(took), rows["forwards"][took]] = counts[took]
+        rows["forwards"] += took
+        before = rows["length"].copy()
+        rows["length"] += counts
+        policy.advance(rows, self.known(before, rows["length"]), took)
+        over: Ended = {}
+        for place in np.flatnonzero(took & (rows["length"] == rows["end"])):
+            over[first + int(place)] = exhausted(rows[place])
+        over |= {first + place: "stop" for place in stopped}
+        over |= {first + int(place): "end_of_turn" for place in np.flatnonzero(ended)}
+        return over

@@ -7,7 +7,7 @@ import torch
 
 from mars.config import Decoding
 from mars.decoding import DecodingError, Request, make_decoder
-from mars.decoding.caches import Backbone
+from mars.decoding.backbone import Backbone
 
 from .tiny_models import (
     END,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from transformers import DynamicCache
 
-from mars.decoding import Request
+from mars.decoding import Engine, Request
+from mars.decoding.rows import ROW, Batch
 from mars.streams import (
     BLOCK_DIFFUSION,
     MARS,
@@ -38,17 +40,25 @@ def training_logits(model, layout, predicate):
     ).logits[0]
 
 
+def alone(decoder, ids, length: int):
+    """A batch of one row whose first ``length`` ids are accepted, the first PROMPT its prompt."""
+    batch = Batch(decoder.backbone, 1, len(ids) + 3 * SIZE, MASK, decoder.policy().stores)
+    state = np.zeros(1, dtype=ROW)
+    state["prompt"], state["length"], state["end"] = PROMPT, length, len(ids) + SIZE
+    batch.admit([Request(tuple(ids[:length].tolist()), 20)], state)
+    return batch
+
+
 def drafted(decoder, ids, start: int, cached: int, count: int):
     """The decoder's logits for ``count`` tokens from ``start`` on, ``cached`` columns cached."""
-    policy = decoder.policy()
-    batch = decoder.batch([Request(tuple(ids[:start].tolist()), 20)], decoder.fill, spare=SIZE)
-    row = batch.rows[0]
+    seen = []
+    predict = type(decoder).predict
+    decoder.predict = lambda logits: seen.append(logits.clone()) or predict(decoder, logits)
+    batch = alone(decoder, ids, start)
     if cached:
-        row.length = cached
-        decoder.forward(batch, [1])
-        policy.advance(row, cached)
-        row.length = start
-    return decoder.forward(batch, [count])[0][0]
+        decoder._forward(batch, 0, *(np.array([n]) for n in (0, cached, 0)))
+    decoder._forward(batch, 0, *(np.array([n]) for n in (cached, start + count - 1, count)))
+    return seen[-1][0]
 
 
 @torch.inference_mode()
@@ -110,19 +120,19 @@ def test_masked_stream_is_what_block_diffusion_sees(alignment, cache):
 
 def _block_logits(decoder, ids, block, hidden):
     """The decoder's logits of a block when the blocks before it are finished."""
-    batch = decoder.batch([Request(tuple(ids[:PROMPT].tolist()), 20)], MASK, spare=2 * SIZE)
-    row = batch.rows[0]
+    batch = alone(decoder, ids, PROMPT)
+    row = batch.state[0]
     for at in range(block + 1):
-        row.length = PROMPT + at * SIZE
-        batch.tokens[0, : row.length] = ids[: row.length]
+        row["length"] = PROMPT + at * SIZE
+        batch.tokens[0, : row["length"]] = ids[: row["length"]]
         if at == block:
             for o in range(SIZE):
                 if o not in hidden:
-                    batch.tokens[0, row.length + o] = ids[row.length + o]
-        place = torch.tensor([[row.cached], [row.length], [PROMPT]])
-        logits = decoder._logits(batch, *place)
+                    batch.tokens[0, row["length"] + o] = ids[row["length"] + o]
+        place = (torch.tensor([int(row[name])]) for name in ("cached", "length", "prompt"))
+        logits = decoder._logits(batch, 0, *place)
         if batch.cache is not None:
-            row.cached = row.length
+            row["cached"] = row["length"]
     return logits[0]
 
 
@@ -131,34 +141,42 @@ def _block_logits(decoder, ids, block, hidden):
 def test_cache_holds_a_fresh_prefill_of_the_accepted_tokens(method):
     model = random_model()
     decoder = {
-        "mars": lambda: make(model, decoder="mars", block_size=4, tau=0.6),
+        "mars": lambda: make(model, decoder="mars", block_size=4, tau=0.6, end_ids=()),
         "block": lambda: make(
-            model, decoder="mars", block_size=4, tau=0.6, cache="block", cache_block=5
+            model, decoder="mars", block_size=4, tau=0.6, cache="block", cache_block=5, end_ids=()
         ),
-        "jacobi": lambda: make(model, decoder="jacobi", block_size=4),
+        "jacobi": lambda: make(model, decoder="jacobi", block_size=4, end_ids=()),
     }[method]()
     draw = torch.Generator().manual_seed(1)
     requests = [
         Request(tuple(torch.randint(2, MASK, (n,), generator=draw).tolist()), budget)
-        for n, budget in ((3, 20), (11, 9), (6, 30), (1, 14), (8, 3))
+        for n, budget in ((3, 20), (11, 9), (6, 30), (1, 14), (8, 12))
     ]
-    batch, policy = decoder.batch(requests, decoder.fill, spare=decoder.width), decoder.policy()
-    steps = moved = 0
-    while batch.rows:
-        slots = {row.index: slot for slot, row in enumerate(batch.rows)}
-        decoder.step(batch, policy)
+    engine = Engine(decoder, 3, 40, prefill=5)  # the two longer prompts come in parts
+    for request in requests:
+        engine.submit(request)
+    batch, steps, slot_of, moved, seen = engine._batch, 0, {}, 0, set()
+    while engine.active or engine.waiting:
+        engine.step()
         steps += 1
         for slot, row in enumerate(batch.rows):
-            moved += slots[row.index] != slot
-            accepted = [*row.request.prompt_ids, *row.generation.ids]
-            assert len(accepted) == row.length
-            assert row.cached < row.length
+            index, cached = int(row["index"]), int(row["cached"])
+            moved += slot_of.get(index, slot) != slot
+            slot_of[index] = slot
+            accepted = [*requests[index].prompt_ids, *engine.so_far(index)]
+            assert len(accepted) == row["length"]
+            assert cached < row["length"]
+            if not cached:
+                continue
+            seen.add((index, cached < row["prompt"]))
             fresh = DynamicCache()
-            model(torch.tensor([accepted[: row.cached]]), cache=fresh, use_cache=True)
+            model(torch.tensor([accepted[:cached]]), cache=fresh, use_cache=True)
             for layer, reference in zip(batch.cache.layers, fresh.layers, strict=True):
                 for name in ("keys", "values"):
                     want = getattr(reference, name)[0]
-                    found = getattr(layer, name)[slot, :, : row.cached]
+                    found = getattr(layer, name)[slot, :, :cached]
                     torch.testing.assert_close(found, want, rtol=0, atol=1e-5)
-    assert steps > 5
+    assert steps > 10
     assert moved > 0  # rows left, and others took their slots
+    assert (1, True) in seen  # half a prompt was in the cache
+    assert {index for index, part in seen if not part} == set(range(len(requests)))

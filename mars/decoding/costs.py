@@ -1,0 +1,183 @@
+"""What a forward costs on this machine, as a function of the rows and columns in it.
+
+Measured once a model, device and number of threads, and kept in a small JSON file with the
+machine's name, so that what was chosen by it can be chosen again (``drafts.DraftLength``).
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mars.decoding.acceptance import predict
+from mars.decoding.backbone import Backbone
+from mars.decoding.caches import CursorCache
+from mars.decoding.contract import DecodingError, Work
+
+CELL_SECONDS = 0.3
+"""Time spent on one entry of the table, about."""
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """Seconds of a forward.
+
+    Attributes:
+        machine: name of the processor or GPU; threads: of the CPU.
+        checkpoint, dtype, linears: what was measured.
+        length: columns that each row had in the cache.
+        body: rows → columns a row → seconds of the model's body.
+        head: rows → predictions a row → seconds of LM head, softmax and acceptance.
+    """
+
+    machine: str
+    threads: int
+    checkpoint: str
+    dtype: str
+    linears: str
+    length: int
+    body: dict[int, dict[int, float]]
+    head: dict[int, dict[int, float]]
+
+    def seconds(self, rows: int, columns: float, predictions: float) -> float:
+        """Of a step of ``rows`` rows with so many columns and predictions each.
+
+        Between the measured points it is linear, beyond them the last two's line goes on.
+        """
+        return _at(self.body, rows, columns) + _at(self.head, rows, predictions)
+
+    def save(self, path: Path) -> None:
+        """Write as JSON."""
+        Path(path).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> CostTable:
+        """Read what ``save`` wrote. Raises DecodingError, naming file and remedy."""
+        try:
+            read = json.loads(Path(path).read_text(encoding="utf-8"))
+            for name in ("body", "head"):
+                read[name] = {
+                    int(rows): {int(x): float(y) for x, y in line.items()}
+                    for rows, line in read[name].items()
+                }
+            return cls(**read)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DecodingError(
+                f"{path}: not a table of costs ({error}): delete it, it is measured again"
+            ) from None
+
+
+def _at(table: dict[int, dict[int, float]], rows: int, x: float) -> float:
+    sizes = sorted(table)
+    lines = [_line(list(table[size]), list(table[size].values()), x) for size in sizes]
+    return max(_line(sizes, lines, rows), 0.0)
+
+
+def _line(xs: Sequence[float], ys: Sequence[float], x: float) -> float:
+    if len(xs) > 1 and x > xs[-1]:
+        slope = (ys[-1] - ys[-2]) / (xs[-1] - xs[-2])
+        return ys[-1] + slope * (x - xs[-1])
+    return float(np.interp(x, xs, ys))
+
+
+def measure_costs(
+    backbone: Backbone,
+    mask_id: int,
+    sizes: Sequence[int],
+    width: int,
+    *,
+    length: int = 128,
+    checkpoint: str = "",
+    linears: str = "stock",
+) -> CostTable:
+    """Measure what steps cost that draft up to ``width`` tokens.
+
+    Args:
+        backbone: the model; mask_id: the id of ``[MASK]``.
+        sizes: the numbers of rows.
+        width: B; windows of 1 to 2B − 1 columns and 1 to B predictions are measured.
+        length: columns each row has in the cache.
+        checkpoint, linears: noted in the table.
+    """
+    work, backbone.work = backbone.work, Work()
+    length = min(length, backbone.positions - 2 * width)
+    body: dict[int, dict[int, float]] = {}
+    head: dict[int, dict[int, float]] = {}
+    with torch.inference_mode():
+        for rows in sorted(set(sizes)):
+            cache = CursorCache(backbone.layers, rows, length + 2 * width)
+            calls: dict[int, Callable[[], torch.Tensor]] = {}
+            for columns in range(1, 2 * width):
+                calls[columns] = _body_call(backbone, cache, rows, columns, length)
+            body[rows] = _medians(calls, backbone.device)
+            hidden = calls[2 * width - 1]()
+            head[rows] = _medians(
+                {d: _head_call(backbone, hidden[:, :d], mask_id) for d in range(1, width + 1)},
+                backbone.device,
+            )
+    backbone.work = work
+    return CostTable(
+        machine=machine_name(backbone.device),
+        threads=torch.get_num_threads(),
+        checkpoint=checkpoint,
+        dtype=str(hidden.dtype).removeprefix("torch."),
+        linears=linears,
+        length=length,
+        body=body,
+        head=head,
+    )
+
+
+def _body_call(
+    backbone: Backbone, cache: CursorCache, rows: int, columns: int, length: int
+) -> Callable[[], torch.Tensor]:
+    place = (length + torch.arange(columns, device=backbone.device)).expand(rows, -1).contiguous()
+    ids = torch.zeros_like(place)
+    return lambda: backbone.hidden(ids, place, place, length + columns, cache)  # type: ignore[arg-type]
+
+
+def _head_call(backbone: Backbone, hidden: torch.Tensor, mask_id: int) -> Callable[[], object]:
+    return lambda: predict(backbone.logits(hidden), "probability", mask_id)
+
+
+def _medians(calls: Mapping[int, Callable[[], object]], device: torch.device) -> dict[int, float]:
+    """Median seconds of each call; they take turns, so that a slow spell falls on all."""
+    slowest = max(_seconds(call, device) for call in calls.values())  # warms up, too
+    repeats = int(min(max(CELL_SECONDS / max(slowest, 1e-6), 3), 50))
+    taken: dict[int, list[float]] = {key: [] for key in calls}
+    for _ in range(repeats):
+        for key, call in calls.items():
+            taken[key].append(_seconds(call, device))
+    return {key: statistics.median(times) for key, times in taken.items()}
+
+
+def _seconds(call: Callable[[], object], device: torch.device) -> float:
+    _wait(device)
+    began = time.perf_counter()
+    call()
+    _wait(device)
+    return time.perf_counter() - began
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def machine_name(device: torch.device | str) -> str:
+    """Name of the GPU, or of the processor."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_device_name(device)
+    if (info := Path("/proc/cpuinfo")).is_file():
+        for line in info.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()

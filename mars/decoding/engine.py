@@ -1,0 +1,162 @@
+"""Continuous batching: requests wait for a slot, rows in flight share forwards, and leave alone.
+
+A round is at most two forwards: a *prefill* of rows whose prompt is not yet whole in the cache,
+and a *step* of all the others. A prefill takes a bounded number of columns, so that the rows in
+flight never wait for more than that: several short prompts at once, or a part of a long one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from mars.decoding.base import BoundDecoder, Ended
+from mars.decoding.contract import DecodingError, Generation, Request
+from mars.decoding.rows import ROW, Batch, Rows
+
+PREFILL_COLUMNS = 2048
+"""Columns of prompts that one prefill forwards, give or take a prompt."""
+
+
+class Engine:
+    """The rows in flight of one decoder, and the requests that wait.
+
+    Args:
+        decoder: of ``make_decoder``.
+        slots: rows in flight at most.
+        columns: the longest prompt and budget together that it will be given.
+        prefill: columns that one prefill forwards.
+    """
+
+    def __init__(
+        self, decoder: BoundDecoder, slots: int, columns: int, prefill: int = PREFILL_COLUMNS
+    ) -> None:
+        self._decoder, self._columns, self._prefill = decoder, columns, prefill
+        self._policy = decoder.policy()
+        self._batch = Batch(
+            decoder.backbone,
+            slots,
+            columns + decoder.spare(self._policy),
+            decoder.fill,
+            self._policy.stores,
+        )
+        self._queue: deque[tuple[int, Request]] = deque()
+        self._submitted = 0
+        self._tau = decoder.tau
+        self._share = 0.0  # seconds a row in flight since the start was charged
+
+    @property
+    def active(self) -> int:
+        """Rows in flight."""
+        return self._batch.count
+
+    @property
+    def waiting(self) -> int:
+        """Requests that have no slot yet."""
+        return len(self._queue)
+
+    def submit(self, request: Request) -> int:
+        """Let a request wait for a slot; returns its number: 0, 1, 2 …"""
+        number = self._submitted
+        self._decoder.check(request, f"request {number}")
+        if self._decoder.end(request) > self._columns:
+            raise DecodingError(
+                f"request {number}: {len(request.prompt_ids)} tokens of prompt and "
+                f"{request.max_new_tokens} new ones are more than the {self._columns} columns "
+                "this engine was made for: make it with more"
+            )
+        self._submitted += 1
+        self._queue.append((number, request))
+        return number
+
+    def set_tau(self, tau: float, index: int | None = None) -> None:
+        """Change the threshold, from the next step on.
+
+        Args:
+            tau: in (0, 1]; 1 is one token a step.
+            index: of this request; None: of all in flight, waiting, and to come without their own.
+        """
+        if not 0 < tau <= 1:
+            raise DecodingError(f"tau is {tau}: it must lie in (0, 1]")
+        if not self._decoder.thresholded and tau != 1:
+            raise DecodingError("this method has no threshold: leave tau at 1")
+        rows = self._batch.rows
+        if index is None:
+            self._tau = tau
+            rows["tau"] = tau
+            self._queue = deque((i, replace(request, tau=None)) for i, request in self._queue)
+        elif (mine := rows["index"] == index).any():
+            rows["tau"][mine] = tau
+        elif any(i == index for i, _ in self._queue):
+            self._queue = deque(
+                (i, replace(request, tau=tau) if i == index else request)
+                for i, request in self._queue
+            )
+        else:
+            raise DecodingError(f"request {index} is neither in flight nor waiting")
+
+    def so_far(self, index: int) -> list[int]:
+        """The tokens that a request in flight has kept; none while it waits."""
+        slots = np.flatnonzero(self._batch.rows["index"] == index)
+        return self._batch.response(int(slots[0])).tolist() if len(slots) else []
+
+    @torch.inference_mode()
+    def step(self) -> list[tuple[int, Generation]]:
+        """One round. Returns the (number, generation) of the requests that it finished."""
+        began = time.perf_counter()
+        self._admit()
+        batch, ended = self._batch, Ended()
+        if not batch.count:
+            return []
+        self._policy.begin(batch.rows)
+        old, share = batch.count - batch.fresh, 1 / batch.count
+        if batch.fresh:
+            ended |= self._fill(old)
+        if old:
+            ended |= self._decoder.step(batch, 0, old, self._policy, batch.tokens.shape[1])
+        done = [
+            (int(batch.state[slot]["index"]), batch.generation(slot, reason))
+            for slot, reason in ended.items()
+        ]
+        self._share += share * (time.perf_counter() - began)
+        for (_, generation), slot in zip(done, ended, strict=True):
+            generation.seconds = self._share - float(batch.state[slot]["since"])
+        if ended:
+            batch.leave(np.fromiter(ended, dtype=np.int64))
+        return done
+
+    def _admit(self) -> None:
+        """Give free slots to the requests that wait longest."""
+        batch = self._batch
+        count = min(len(batch.state) - batch.count, len(self._queue))
+        if count and self._policy.admits(batch.rows):
+            taken = [self._queue.popleft() for _ in range(count)]
+            batch.admit([request for _, request in taken], self._states(taken))
+            if batch.cache is None:  # nothing to prefill: every step forwards the whole row
+                batch.fresh = 0
+
+    def _states(self, taken: list[tuple[int, Request]]) -> Rows:
+        """(K,) the rows of requests as they begin."""
+        states = np.zeros(len(taken), dtype=ROW)
+        for row, (number, request) in zip(states, taken, strict=True):
+            row["index"] = number
+            row["prompt"] = row["length"] = row["block_end"] = len(request.prompt_ids)
+            row["end"], row["budget"] = self._decoder.end(request), request.max_new_tokens
+            row["tau"] = self._tau if request.tau is None else request.tau
+            row["finder"] = self._decoder.finder(request.stop)
+            row["since"] = self._share
+        return states
+
+    def _fill(self, first: int) -> Ended:
+        """Prefill the rows from slot ``first`` on that have come longest, as many as fit."""
+        batch = self._batch
+        rows = batch.state[first : batch.count]
+        left = rows["length"] - rows["cached"]
+        rows = rows[: int((left.cumsum() - left < self._prefill).sum())]
+        ended = self._decoder.step(batch, first, first + len(rows), self._policy, self._prefill)
+        batch.fresh -= int((rows["forwards"] > 0).sum())
+        return ended
