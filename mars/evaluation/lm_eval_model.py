@@ -19,7 +19,6 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 from lm_eval.models.utils import (
-    Collator,
     handle_stop_sequences,
     normalize_gen_kwargs,
     postprocess_generated_text,
@@ -29,7 +28,7 @@ from pydantic import ValidationError
 from tqdm import tqdm
 
 from mars.config import Decoding
-from mars.decoding.contract import DecodingError, Generation, Request
+from mars.decoding.contract import Decoder, DecodingError, Generation, Request
 from mars.decoding.make import check_settings, make_decoder
 from mars.evaluation.records import Record, RecordStore, decoding_code, digest, fingerprint
 from mars.evaluation.source import EvaluationError, Source, choose_device, open_checkpoint
@@ -38,6 +37,9 @@ log = logging.getLogger(__name__)
 
 DEFAULT_BUDGET = 256
 """New tokens where neither the study nor the task names a number."""
+
+KEEP_SECONDS = 1.0
+"""At most so much work is lost where a run is killed."""
 
 KNOWN_GEN_KWARGS = {"until", "max_gen_toks", "temperature", "do_sample"}
 
@@ -62,7 +64,7 @@ class MarsLM(TemplateLM):
 
     Args:
         pretrained: checkpoint folder, ``embedded:<name>``, or an open ``Source``.
-        batch_size: rows decoded together.
+        batch_size: rows in flight together.
         max_new_tokens: overrides every task's budget; ``task`` keeps the task's own.
         dtype, device: of the model (with a ``Source``: leave them out).
         records: folder of the records; None keeps them in memory.
@@ -260,7 +262,7 @@ class MarsLM(TemplateLM):
         return [text for text in until if text], budget, self.settings.temperature or temperature
 
     def _decode(self, jobs: list[_Job], quiet: bool) -> None:
-        """Decode in batches of like length, keeping each batch as it finishes."""
+        """Decode what fits the context; the rest is an empty answer."""
         if not jobs:
             return
         room = self.source.context - self.least_response
@@ -272,27 +274,30 @@ class MarsLM(TemplateLM):
                 room, self.source.context, _named(too_long),
             )  # fmt: skip
             nothing = Generation(ids=[], accepted=[], finish="context", confidence=[])
-            self.store.add(self._record(job, nothing, 0.0) for job in too_long)
-        ordered = Collator(
-            fitting,
-            sort_fn=lambda job: (-len(job.request.prompt_ids), job.request.prompt_ids),
-            group_fn=lambda job: {"temperature": job.temperature},
-            group_by="gen_kwargs",
-        )
+            self.store.add(self._record(job, nothing) for job in too_long)
         what = f"{self.benchmark or jobs[0].task} {self.settings.id}"
         with tqdm(
             total=len(fitting), desc=what, unit="doc", disable=quiet or None, leave=False
         ) as bar:
-            for batch in ordered.get_batched(n=self.batch_size):
-                decoder = self._decoder(batch[0].temperature)
-                start = time.perf_counter()
-                made = decoder.generate([job.request for job in batch])
-                share = (time.perf_counter() - start) / len(batch)
-                self.store.add(
-                    self._record(job, generation, share)
-                    for job, generation in zip(batch, made, strict=True)
-                )
-                bar.update(len(batch))
+            for temperature in dict.fromkeys(job.temperature for job in fitting):
+                alike = [job for job in fitting if job.temperature == temperature]
+                self._decode_alike(alike, self._decoder(temperature), bar)
+
+    def _decode_alike(self, jobs: list[_Job], decoder: Decoder, bar: Any) -> None:
+        """Decode, keeping what is finished every second, and when it ends in whatever way."""
+        # of equal prompts in a fixed order, whatever order they came in: batches are the same
+        jobs = sorted(jobs, key=lambda job: (-len(job.request.prompt_ids), job.request.prompt_ids))
+        finished: list[Record] = []
+        kept = time.monotonic()
+        try:
+            for index, made in decoder.stream([job.request for job in jobs], self.batch_size):
+                finished.append(self._record(jobs[index], made))
+                bar.update()
+                if time.monotonic() - kept > KEEP_SECONDS:
+                    self.store.add(finished)
+                    finished, kept = [], time.monotonic()
+        finally:
+            self.store.add(finished)
 
     def _decoder(self, temperature: float) -> Any:
         if temperature not in self._decoders:
@@ -301,7 +306,7 @@ class MarsLM(TemplateLM):
             self._decoders[temperature] = make_decoder(self.source.load(), self.tokenizer, settings)
         return self._decoders[temperature]
 
-    def _record(self, job: _Job, generation: Generation, seconds: float) -> Record:
+    def _record(self, job: _Job, generation: Generation) -> Record:
         text = self.tokenizer.decode(generation.ids, skip_special_tokens=True)
         finish = generation.finish
         return Record(
@@ -318,7 +323,7 @@ class MarsLM(TemplateLM):
             finish=finish,
             truncated=finish in ("budget", "context"),
             score=None,
-            seconds=round(seconds, 6),
+            seconds=round(generation.seconds, 6),
             confidence=[round(value, 5) for value in generation.confidence],
         )
 

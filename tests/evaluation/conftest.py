@@ -52,11 +52,17 @@ class FakeDecoders:
         self.settings.append(settings)
         return self
 
-    def generate(self, requests: Sequence[Request]) -> list[Generation]:
-        if self.die_after is not None and len(self.batches) >= self.die_after:
-            raise KeyboardInterrupt
-        self.batches.append(list(requests))
-        return [self._one(request) for request in requests]
+    def stream(
+        self, requests: Sequence[Request], slots: int | None = None
+    ) -> Iterator[tuple[int, Generation]]:
+        """Answers ``slots`` at a time, the last of them first, as rows finish in any order."""
+        slots = slots or len(requests)
+        for first in range(0, len(requests), slots):
+            if self.die_after is not None and len(self.batches) >= self.die_after:
+                raise KeyboardInterrupt
+            self.batches.append(list(requests[first : first + slots]))
+            for index in reversed(range(first, min(first + slots, len(requests)))):
+                yield index, self._one(requests[index])
 
     def _one(self, request: Request) -> Generation:
         text = self.answer(self.tokenizer.decode(request.prompt_ids, skip_special_tokens=False))
