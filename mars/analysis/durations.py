@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from mars.analysis.results import load_evaluation, load_throughput, training_costs
+from mars.analysis.parts import applies
+from mars.analysis.results import (
+    load_arrivals,
+    load_evaluation,
+    load_throughput,
+    training_costs,
+)
 from mars.config import Study
 
 
@@ -63,7 +69,9 @@ def _of_study(study: Study, job: tuple[str, ...]) -> bool:
         return True
     if int(run[0].removeprefix("seed")) not in study.seeds:
         return False
-    return study.throughput is not None if len(run) == 1 else run[1:] in set(study.runs())
+    if len(run) > 1:
+        return run[1:] in set(study.runs())
+    return applies(study, "arrivals" if job[0] == "arrivals" else "wall_clock")
 
 
 def _from_results(study: Study, results: Path) -> Durations | None:
@@ -77,6 +85,12 @@ def _from_results(study: Study, results: Path) -> Durations | None:
     ):
         if len(frame):
             stages[name] = float(frame["seconds"].sum())
+    traces = load_arrivals(study, results)
+    if len(traces):
+        stages["arrivals"] = sum(
+            union(list(trace[["start", "finish"]].itertuples(index=False, name=None)))
+            for _, trace in traces.groupby(["seed", "policy"])
+        )
     if not stages:
         return None
     source = "the seconds that results record, start-up excluded"

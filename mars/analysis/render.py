@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mars.analysis.statistics import Estimate
+from mars.analysis.statistics import Estimate, Repeated
 
 ABSENT = "–"
 """How a missing cell shows in Markdown and HTML; in CSV it is empty. It is never 0."""
@@ -23,7 +23,10 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Column:
-    """A column; ``estimate`` columns hold :class:`Estimate` and have bounds in the CSV."""
+    """A column; ``estimate`` columns hold :class:`Estimate` and have bounds in the CSV.
+
+    ``spread`` columns hold :class:`Repeated`, and the CSV has its deviation beside it.
+    """
 
     key: str
     title: str
@@ -32,6 +35,7 @@ class Column:
     show_interval: bool = False
     text: bool = False
     signed: bool = False
+    spread: bool = False
 
 
 @dataclass
@@ -69,6 +73,7 @@ class Table:
             if column.estimate:
                 header += [f"{column.title}_low", f"{column.title}_high"]
                 header += [f"{column.title}_seed_sd"] if self.seeds > 1 else []
+            header += [f"{column.title}_sd"] if column.spread else []
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(header)
@@ -81,6 +86,9 @@ class Table:
         return out.getvalue()
 
     def _plain(self, column: Column, value: Any) -> list[str]:
+        if column.spread:
+            known = isinstance(value, Repeated)
+            return [_exact(value.value), _exact(value.sd)] if known else [_exact(value), ""]
         if not column.estimate:
             return [_exact(value)]
         if not isinstance(value, Estimate):
@@ -164,6 +172,9 @@ def show(column: Column, row: Row, signed: bool = False) -> str:
         if column.show_interval and value.seed_sd is not None:
             text += f" (seeds ± {value.seed_sd:.{decimals}f})"
         return text
+    if isinstance(value, Repeated):
+        text = _number(value.value, decimals, signed)
+        return text if value.sd is None else f"{text} ± {value.sd:.{decimals}f}"
     if value is None or is_absent(value):
         return ABSENT
     if isinstance(value, bool | str):

@@ -9,6 +9,7 @@ from typing import Any
 
 from mars.analysis import durations, labels, paper
 from mars.analysis.figures import FIGURES
+from mars.analysis.parts import applies
 from mars.analysis.render import write_text
 from mars.analysis.results import missing, read_json
 from mars.analysis.tables import TABLES, build
@@ -117,6 +118,12 @@ def _about(study: Study) -> str:
             "each stage sees distinct examples once instead of 5 epochs of the same, because a "
             "threshold on confidence needs confidence that means something."
         )
+    if applies(study, "replay") or applies(study, "batching"):
+        points.append(
+            "‘Replayed acceptance’ means that how many tokens each step accepts was drawn, and "
+            "forced on every method alike, so that their speed is compared at equal acceptance. "
+            "Nothing under that label says what a model accepts, or how good its answers are."
+        )
     controls = [
         name for name, v in study.variants.items() if labels.paper_model(v) == labels.CONTROL
     ]
@@ -142,20 +149,9 @@ def _missing(study: Study, results: Path) -> str:
     )
 
 
-def _applies(study: Study, name: str) -> bool:
-    """Whether a table or figure is part of the study at all."""
-    optional = {
-        "table5": study.throughput,
-        "wall_clock": study.throughput,
-        "jacobi": study.evaluation.jacobi,
-        "acceptance": study.evaluation.acceptance,
-    }
-    return optional.get(name, study) is not None
-
-
 def _tables(study: Study, results: Path) -> str:
     parts = []
-    for name in filter(lambda n: _applies(study, n), TABLES):
+    for name in filter(lambda n: applies(study, n), TABLES):
         table = build(name, study, results)
         parts.append(f'<h3 id="table-{name}">{html.escape(table.title)}</h3>')
         if table.empty:
@@ -167,7 +163,7 @@ def _tables(study: Study, results: Path) -> str:
 def _figures(study: Study, figures: Path) -> str:
     parts = []
     for name, drawing in FIGURES.items():
-        if not _applies(study, name):
+        if not applies(study, name):
             continue
         title = html.escape(drawing.TITLE)
         parts.append(f'<h3 id="figure-{name}">{title}</h3>')

@@ -48,19 +48,50 @@ EVALUATION_COLUMNS = {
 
 THROUGHPUT_COLUMNS = {
     "seed": "int64",
-    "method": "str",  # generate (transformers' own), ar (ours, one token), mars
-    "cache": "str",  # none, block, cursor
+    "part": "str",  # grid; batching: static against continuous
+    "acceptance": "str",  # model; replayed: drawn, and forced on every method
+    "batch_size": "int64",  # of part batching: rows in flight
+    "method": "str",  # generate, generate_static (transformers' own), ar, mars (ours), released
+    "cache": "str",  # dynamic, static (transformers'); none, block, cursor (ours)
     "cache_block": "float64",  # B_cache, only with cache: block
-    "batch_size": "int64",
+    "tau": "float64",  # empty where acceptance is replayed
+    "draft": "str",  # B, auto; empty where nothing is drafted
+    "scheduling": "str",  # static, continuous
     "repeat": "int64",
     "seconds": "float64",
+    "first_token_seconds": "float64",
+    "decode_tokens_per_s": "float64",
     "tokens": "int64",
     "tokens_per_s": "float64",
-    "forwards": "int64",  # summed over rows
-    "tokens_per_forward": "float64",
+    "tokens_per_forward": "float64",  # forwards of rows
+    "model_forwards": "float64",  # forwards of the batch
+    "model_tokens": "float64",  # columns that went through the model, padding included
+    "gflops_per_s": "float64",  # achieved
+    "gbytes_per_s": "float64",
+    "peak_gflops_per_s": "float64",  # this machine's ceilings, measured
+    "peak_gbytes_per_s": "float64",
     "peak_memory_mb": "float64",
 }
-"""Columns of ``throughput.csv``: one row per (method, cache, batch size, repeat)."""
+"""Columns read of ``throughput.csv``: one row per run of a method."""
+
+ARRIVALS_COLUMNS = {
+    "seed": "int64",
+    "policy": "str",  # "tau 1", "tau 0.95", …; controller
+    "request": "int64",
+    "doc_id": "str",
+    "phase": "int64",  # from 0, in the order of throughput.trace.loads
+    "arrival": "float64",  # seconds on the trace's clock, as the next three
+    "start": "float64",
+    "first_token": "float64",
+    "finish": "float64",
+    "tokens": "int64",
+    "forwards": "int64",
+    "tau_start": "float64",  # its threshold when it started, and when it finished
+    "tau_end": "float64",
+    "queue": "int64",  # requests waiting when it arrived
+    "score": "float64",  # 0 or 1
+}
+"""Columns of ``arrivals.csv``: one row per (policy, request)."""
 
 TRAINING_COLUMNS = (
     *("seed", "scale", "variant", "step", "epoch", "examples", "learning_rate"),
@@ -118,20 +149,37 @@ def load_evaluation(study: Study, results: Path) -> pd.DataFrame:
 
 def load_throughput(study: Study, results: Path) -> pd.DataFrame:
     """``throughput.csv`` of every seed as one frame (columns: ``THROUGHPUT_COLUMNS``)."""
-    required = {"method", "cache", "batch_size", "seconds", "tokens"}
-    frames = []
-    for seed in study.seeds if study.throughput else ():
-        path = results / f"seed{seed}" / "throughput.csv"
-        if not path.exists():
-            continue
-        frame = _read_csv(path, THROUGHPUT_COLUMNS, required)
-        frame["seed"] = seed
-        rate = frame["tokens"] / frame["seconds"]
-        frame["tokens_per_s"] = frame["tokens_per_s"].fillna(rate)
-        frames.append(frame)
+    known = {"part", "acceptance", "batch_size", "method", "cache", "tau", "draft", "scheduling"}
+    required = known | {"repeat", "seconds", "tokens", "tokens_per_s", "tokens_per_forward"}
+    return _load_seeds(throughput_files(study, results), THROUGHPUT_COLUMNS, required)
+
+
+def load_arrivals(study: Study, results: Path) -> pd.DataFrame:
+    """``arrivals.csv`` of every seed as one frame (columns: ``ARRIVALS_COLUMNS``)."""
+    required = set(ARRIVALS_COLUMNS) - {"seed"}
+    return _load_seeds(arrivals_files(study, results), ARRIVALS_COLUMNS, required)
+
+
+def throughput_files(study: Study, results: Path) -> dict[int, Path]:
+    """Where the wall-clock measurements of each seed lie, if the study has them measured."""
+    seeds = study.seeds if study.throughput else []
+    return {seed: results / f"seed{seed}" / "throughput.csv" for seed in seeds}
+
+
+def arrivals_files(study: Study, results: Path) -> dict[int, Path]:
+    """Where the arrival trace of each seed lies, if the study has one."""
+    seeds = study.seeds if study.throughput and study.throughput.trace else []
+    return {seed: results / f"seed{seed}" / "arrivals.csv" for seed in seeds}
+
+
+def _load_seeds(
+    files: dict[int, Path], columns: dict[str, str], required: set[str]
+) -> pd.DataFrame:
+    found = {seed: path for seed, path in files.items() if path.exists()}
+    frames = [_read_csv(path, columns, required).assign(seed=seed) for seed, path in found.items()]
     if frames:
         return pd.concat(frames, ignore_index=True)
-    return pd.DataFrame({n: pd.Series(dtype=k) for n, k in THROUGHPUT_COLUMNS.items()})
+    return pd.DataFrame({n: pd.Series(dtype=k) for n, k in columns.items()})
 
 
 def load_training(study: Study, results: Path) -> pd.DataFrame:
@@ -288,9 +336,12 @@ def missing(study: Study, results: Path) -> list[Missing]:
                 if absent:
                     taus = ", ".join(dict.fromkeys(f"{w[4]} τ {w[6]:g} {w[7]}" for w in absent))
                     add(f"evaluation of {where} on {benchmark} ({taus})", folder / "evaluation.csv")
-        path = results / f"seed{seed}" / "throughput.csv"
-        if study.throughput and not path.exists():
-            add(f"wall-clock grid of seed {seed}", path)
+        for what, files in (
+            ("wall-clock grid", throughput_files(study, results)),
+            ("arrival trace", arrivals_files(study, results)),
+        ):
+            if seed in files and not files[seed].exists():
+                add(f"{what} of seed {seed}", files[seed])
     if not (results / "environment.json").exists():
         add("the run's environment", results / "environment.json")
     return gaps

@@ -1,4 +1,4 @@
-"""Uncertainty: document-level bootstrap intervals, paired differences, spread over seeds.
+"""Uncertainty: document-level bootstrap intervals, paired differences, spread over seeds, repeats.
 
 An interval says what another draw of *documents* would do to a number; it does not cover training
 another time. With two or more seeds their spread is reported beside it.
@@ -49,6 +49,23 @@ class Estimate:
         if len(self.per_seed) < 2:
             return None
         return float(np.std(list(self.per_seed.values()), ddof=1))
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """The median of a quantity over repeats, and its standard deviation (n − 1) over them."""
+
+    value: float
+    sd: float | None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Repeated | None:
+        """Of the repeats that have a value; None where none has."""
+        known = [v for v in values if not np.isnan(v)]
+        if not known:
+            return None
+        sd = float(np.std(known, ddof=1)) if len(known) > 1 else None
+        return cls(float(np.median(known)), sd)
 
 
 def generator(*key: Hashable) -> np.random.Generator:

@@ -177,48 +177,127 @@ def write_training(study: Study, results: Path, seed: int, scale: str, variant: 
 def write_throughput(study: Study, results: Path, seed: int) -> None:
     grid = study.throughput
     assert grid is not None
-    settings: list[tuple[str, str, int | None, float]] = [
-        ("generate", "cursor", None, 0.8),
-        ("ar", "cursor", None, 1.0),
-        ("mars", "none", None, 0.7),
-        ("mars", "cursor", None, 1.6),
-        *(("mars", "block", c, 1.0 + 0.15 * i) for i, c in enumerate(grid.cache_blocks)),
+    autoregressive = [
+        ("generate", "dynamic", None, "", 0.8),
+        ("generate_static", "static", None, "", 0.9),
+        ("ar", "cursor", None, "", 1.0),
+    ]
+    large = max((c for c in grid.cache_blocks if c <= 32), default=32)
+    replayed = [
+        ("mars", "block", large, "B", 1.3),
+        ("mars", "cursor", None, "B", 1.6),
+        ("mars", "cursor", None, "auto", 1.7),
+        ("released", "block", large, "B", 0.6),
+    ]
+    drafting = [
+        ("mars", "none", None, "B", 0.7),
+        *(("mars", "block", c, "B", 1.0 + 0.1 * i) for i, c in enumerate(grid.cache_blocks)),
+        *replayed[1:],
     ]
     rows = []
-    for method, cache, block, rate in settings:
-        for batch in grid.batch_sizes:
-            for repeat in range(grid.repeats):
-                seconds = 10 / rate / batch**0.7 * (1 + 0.02 * repeat)
-                tokens = 64 * 30
-                rows.append(
-                    {
-                        "study": study.study,
-                        "seed": seed,
-                        "scale": grid.scale,
-                        "benchmark": grid.benchmark,
-                        "batch_size": batch,
-                        "method": method,
-                        "cache": cache,
-                        "cache_block": block,
-                        "block_size": 1 if method != "mars" else 4,
-                        "tau": 1.0 if method != "mars" else grid.tau,
-                        "repeat": repeat,
-                        "prompts": grid.prompts,
-                        "max_new_tokens": grid.max_new_tokens,
-                        "seconds": seconds,
-                        "tokens": tokens,
-                        "tokens_per_s": tokens / seconds,
-                        "forwards": tokens if method != "mars" else tokens // 2,
-                        "tokens_per_forward": 1.0 if method != "mars" else 2.0,
-                        "first_token_seconds": 0.01,
-                        "peak_memory_mb": 500 + batch,
-                        "checkpoint": "0" * 12,
-                    }
-                )
+
+    def add(kind: tuple, batch: int, rate: float, **more: object) -> None:
+        method, cache, block, draft = kind
+        for repeat in range(grid.repeats):
+            seconds = 10 / rate / batch**0.7 * (1 + 0.02 * repeat)
+            tokens = 64 * 30
+            row = {
+                "study": study.study,
+                "seed": seed,
+                "scale": grid.scale,
+                "benchmark": grid.benchmark,
+                "part": "grid",
+                "acceptance": "model",
+                "batch_size": batch,
+                "method": method,
+                "cache": cache,
+                "cache_block": block,
+                "block_size": 4 if draft else 1,
+                "tau": 1.0,
+                "draft": draft,
+                "scheduling": "static",
+                "linears": "stock",
+                "repeat": repeat,
+                "prompts": grid.prompts,
+                "max_new_tokens": grid.max_new_tokens,
+                "seconds": seconds,
+                "first_token_seconds": 0.01 * batch,
+                "prefill_seconds": 0.01 * batch,
+                "decode_tokens_per_s": (tokens - 64) / (seconds - 0.01 * batch),
+                "tokens": tokens,
+                "tokens_per_s": tokens / seconds,
+                "forwards": tokens // 2 if draft else tokens,
+                "tokens_per_forward": 2.0 if draft else 1.0,
+                "model_forwards": tokens // batch,
+                "model_tokens": tokens * (4 if draft else 1),
+                "gflops_per_s": 6.0 * rate,
+                "gbytes_per_s": 1.5 * rate,
+                "peak_gflops_per_s": 60.0,
+                "peak_gbytes_per_s": 12.0,
+                "peak_memory_mb": 500 + batch,
+                "checkpoint": "0" * 12,
+            }
+            rows.append(row | more)
+
+    for batch in grid.batch_sizes:
+        for *kind, rate in autoregressive if grid.thresholds else []:
+            add(tuple(kind), batch, rate)
+        for tau in grid.thresholds:
+            for *kind, rate in drafting:
+                add(tuple(kind), batch, rate, tau=tau)
+        for *kind, rate in [*autoregressive, *replayed] if grid.replay else []:
+            add(tuple(kind), batch, rate, tau=None, acceptance="replayed")
+    if grid.continuous:
+        for *kind, rate in (autoregressive[2], replayed[1]):
+            for scheduling, gain in (("static", 1.0), ("continuous", 1.4)):
+                how = {"part": "batching", "acceptance": "replayed", "scheduling": scheduling}
+                add(tuple(kind), grid.continuous.slots, rate * gain, tau=None, **how)
     folder = results / f"seed{seed}"
     write_csv(folder / "throughput.csv", rows)
     environment = {"device": "made-up CPU", "threads": 1, "load_average": [0.5, 0.4, 0.3]}
     (folder / "throughput.environment.json").write_text(json.dumps(environment))
+
+
+def write_arrivals(study: Study, results: Path, seed: int) -> None:
+    """A made-up queue: one request after the other, each shorter the lower τ is."""
+    grid = study.throughput
+    assert grid is not None
+    assert grid.trace is not None
+    trace = grid.trace
+    rng = rng_of("arrivals", seed)
+    loads = np.repeat(trace.loads, trace.requests)
+    arrivals = np.cumsum(rng.exponential(1 / loads))
+    policies = [(f"tau {tau:g}", tau) for tau in trace.thresholds]
+    rows = []
+    for policy, fixed in [*policies, ("controller", None)]:
+        free = 0.0
+        finishes: list[float] = []
+        for i, arrival in enumerate(arrivals):
+            queue = sum(f > arrival for f in finishes)
+            part = min(1.0, queue / trace.patience)
+            tau = fixed or trace.tau_high + part * (trace.tau_low - trace.tau_high)
+            start = max(arrival, free)
+            free = start + 0.4 + 0.6 * tau
+            finishes.append(free)
+            rows.append(
+                {
+                    "policy": policy,
+                    "request": i,
+                    "doc_id": i % grid.prompts,
+                    "phase": int(np.searchsorted(np.cumsum(trace.requests), i, side="right")),
+                    "arrival": arrival,
+                    "start": start,
+                    "first_token": start + 0.1,
+                    "finish": free,
+                    "tokens": 30,
+                    "forwards": round(30 / (1 + 2 * (1 - tau))),
+                    "tau_start": tau,
+                    "tau_end": tau,
+                    "queue": queue,
+                    "score": float(rng_of("score", i % grid.prompts).random() < 0.3 + 0.3 * tau),
+                }
+            )
+    write_csv(results / f"seed{seed}" / "arrivals.csv", rows)
 
 
 def write_csv(path: Path, rows: list[dict]) -> None:
@@ -239,6 +318,8 @@ def make_results(results: Path, study: Study, documents: int = 60) -> Path:
             write_evaluation(study, results, seed, scale, variant, documents)
         if study.throughput:
             write_throughput(study, results, seed)
+            if study.throughput.trace:
+                write_arrivals(study, results, seed)
     (results / "config.yaml").write_text(dump_study(study))
     (results / "environment.json").write_text(json.dumps({"note": "made up", "cores": 2}))
     return results

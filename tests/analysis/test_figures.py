@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mars.analysis import paper
-from mars.analysis.figures import FIGURES, caption, data, draw, frontier, style
+from mars.analysis.figures import FIGURES, caption, data, draw, frontier, style, wall_clock
 from mars.analysis.results import load_evaluation
 from mars.config import parse_study
 
@@ -88,15 +88,40 @@ def test_signal_fraction_has_count_expectation_and_the_papers_values(study, resu
     assert np.allclose(theirs["fraction"].astype(float), theirs["expected"], atol=1e-9)
 
 
-def test_wall_clock_speedups_are_over_our_own_loop(study, results):
+def test_wall_clock_speedups_are_over_the_fastest_ar(study, results):
     points = data("wall_clock", study, results)
-    ours = points[points["source"] == "ours"].set_index(["method", "batch_size"])["speedup"]
-    assert ours["MARS + cursor cache", 4] == pytest.approx(1.6)
-    assert ours["MARS (no cache)", 16] == pytest.approx(0.7)
-    assert ours["AR, transformers generate", 8] == pytest.approx(0.8)
+    keys = ["source", "method", "batch_size"]
+    one = points.dropna(subset=["speedup"]).drop_duplicates(keys).set_index(keys)
+    for source in ("ours", "replayed acceptance"):
+        assert one.loc[(source, "cursor", 4), "speedup"] == pytest.approx(1.6)
+        assert one.loc[(source, "generate", 8), "speedup"] == pytest.approx(0.8)
+        assert one.loc[(source, "auto", 16), "efficiency"] == pytest.approx(1.7 / 2)
+    assert one.loc[("ours", "none", 16), "speedup"] == pytest.approx(0.7)
+    assert ("replayed acceptance", "none", 16) not in one.index
     theirs = points[points["source"] == "paper"]
     assert len(theirs) == len(paper.table("table5"))
-    assert theirs["method"].notna().all()
+    assert set(theirs["method"]) == {"generate", "none", "block"}
+    block = theirs[(theirs["cache_block"] == 32) & (theirs["batch_size"] == 4)]
+    assert block["efficiency"].item() == pytest.approx(241.9 / 143.4 / 1.79)  # GSM8K of its Table 4
+
+
+def test_the_block_cache_is_drawn_at_its_best_block(study, results):
+    points = data("wall_clock", study, results)
+    best = wall_clock.best_blocks(points[points["source"] == "paper"], "speedup")
+    blocks = best[best["method"] == "block"].set_index("batch_size")["cache_block"]
+    assert dict(blocks) == {4: 32, 8: 32, 16: 16}
+
+
+def test_wall_clock_has_a_column_for_each_source(study, results):
+    raw = study.model_dump(mode="json")
+    titles = []
+    for change in ({}, {"replay": None, "continuous": None}, {"thresholds": []}):
+        raw["throughput"] = study.throughput.model_dump(mode="json") | change
+        made = wall_clock.figure(parse_study(raw), results)
+        titles.append([ax.get_title(loc="left") for ax in made.axes if ax.get_title(loc="left")])
+    ours, replayed = "Ours (toy-m, τ = 0.95)", "Ours, replayed acceptance (1.8)"
+    theirs = "Paper (7B, one GPU)"
+    assert titles == [[ours, replayed, theirs], [ours, theirs], [replayed, theirs]]
 
 
 def test_tokens_per_forward_by_benchmark_and_mean(study, results):

@@ -14,7 +14,7 @@ from mars.analysis.environment import write_environment
 from mars.analysis.figures import FIGURES
 from mars.analysis.report import write_report
 from mars.analysis.tables import TABLES, build
-from mars.config import dump_study, parse_study
+from mars.config import Study, dump_study, parse_study
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}
 
@@ -114,6 +114,7 @@ def test_it_says_what_it_is_and_what_it_is_not(study, html):
     assert "arXiv 2604.07023" in text
     assert "CC BY 4.0" in text
     assert f"stage2_examples: {study.data.stage2_examples}" in text
+    assert "Nothing under that label says what a model accepts" in text  # replayed acceptance
     assert "made-up CPU" in text  # where the wall-clock grid was measured
     assert " ".join(dump_study(study).split()) in text
 
@@ -131,13 +132,33 @@ def test_gaps_are_listed_with_their_commands(study, partial, figures, tmp_path):
     assert "This figure was not drawn: wall_clock.png is missing." in text
 
 
-def test_parts_that_a_study_does_without_are_left_out(study, results, figures, tmp_path):
-    raw = study.model_dump(mode="json") | {"throughput": None}
-    raw["evaluation"] |= {"jacobi": None, "acceptance": None}
-    write_report(parse_study(raw), results, figures, tmp_path / "index.html")
-    ids = {a.get("id") for _, a in Page((tmp_path / "index.html").read_text("utf-8")).tags}
-    assert ids & {"table-table5", "table-jacobi", "table-acceptance", "figure-wall_clock"} == set()
-    assert "table-table2" in ids
+OPTIONAL = {
+    "throughput": "table-table5 table-roofline table-replay table-batching table-arrivals "
+    "figure-wall_clock figure-arrivals",
+    "throughput.thresholds": "table-table5",
+    "throughput.replay throughput.continuous": "table-replay table-batching",
+    "throughput.continuous": "table-batching",
+    "throughput.trace": "table-arrivals figure-arrivals",
+    "evaluation.jacobi": "table-jacobi",
+    "evaluation.acceptance": "table-acceptance",
+}
+
+
+@pytest.mark.parametrize("keys", OPTIONAL)
+def test_parts_that_a_study_does_without_are_left_out(study, figures, tmp_path, keys):
+    raw = study.model_dump(mode="json")
+    for key in keys.split():
+        *above, last = key.split(".")
+        at = raw[above[0]] if above else raw
+        at[last] = [] if isinstance(at[last], list) else None
+
+    def parts(one: Study) -> set[str]:
+        write_report(one, tmp_path / "none", figures, tmp_path / "index.html")
+        page = Page((tmp_path / "index.html").read_text("utf-8"))
+        ids = {a.get("id") or "" for _, a in page.tags}
+        return {name for name in ids if name.startswith(("table-", "figure-"))}
+
+    assert parts(study) - parts(parse_study(raw)) == set(OPTIONAL[keys].split())
 
 
 def test_durations_come_from_snakemakes_benchmarks(study, partial):
@@ -162,7 +183,7 @@ def test_durations_come_from_snakemakes_benchmarks(study, partial):
 def test_durations_fall_back_on_the_results(study, results, tmp_path):
     found = durations.durations(study, results)
     assert found is not None
-    assert set(found.stages) == {"training", "evaluation", "throughput"}
+    assert set(found.stages) == {"training", "evaluation", "throughput", "arrivals"}
     assert found.wall_clock is None
     assert durations.durations(study, tmp_path) is None
 

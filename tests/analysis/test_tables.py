@@ -15,8 +15,11 @@ import pytest
 from mars.analysis import durations, labels, paper
 from mars.analysis.figures import loss_curves
 from mars.analysis.results import (
+    ARRIVALS_COLUMNS,
+    THROUGHPUT_COLUMNS,
     ResultsError,
     iter_records,
+    load_arrivals,
     load_evaluation,
     load_throughput,
     load_training,
@@ -30,9 +33,11 @@ from mars.config import parse_study
 from . import synthetic
 from .conftest import FIXED
 
+FIXED_TABLES = ["table2", "table4", "table5", "roofline", "replay", "batching"]
 
-@pytest.mark.parametrize("name", ["table2", "table4", "table5"])
-def test_csv_is_the_one_written_by_hand(fixed, tmp_path, name):
+
+@pytest.mark.parametrize("name", FIXED_TABLES)
+def test_csv_is_the_one_worked_out_by_hand(fixed, tmp_path, name):
     write_table(name, *fixed, tmp_path)
     expected = (FIXED / "expected" / f"{name}.csv").read_text(encoding="utf-8")
     assert (tmp_path / f"{name}.csv").read_text(encoding="utf-8") == expected
@@ -128,6 +133,7 @@ def test_missing_lists_each_gap_with_its_command(study, results, partial):
     (partial / "seed0/toy-m/mars_b8/evaluation.csv").unlink()
     (partial / "seed0/toy-s/mars_b4/training.json").unlink()
     (partial / "seed0/throughput.csv").unlink()
+    (partial / "seed0/arrivals.csv").unlink()
     path = partial / "seed0/toy-s/mars_b16/evaluation.csv"
     frame = pd.read_csv(path)
     frame[frame["tau"] != 0.7].to_csv(path, index=False)
@@ -136,12 +142,17 @@ def test_missing_lists_each_gap_with_its_command(study, results, partial):
         "evaluation of seed 0, toy-m, mars_b8",
         "training of seed 0, toy-s, mars_b4",
         "wall-clock grid of seed 0",
+        "arrival trace of seed 0",
         "evaluation of seed 0, toy-s, mars_b16 on toy_gsm8k (mars τ 0.7 probability)",
         "evaluation of seed 0, toy-s, mars_b16 on toy_humaneval (mars τ 0.7 probability)",
     }
-    command = found["evaluation of seed 0, toy-m, mars_b8"]
-    target = f"{partial.as_posix()}/seed0/toy-m/mars_b8/evaluation.csv"
-    assert command == f"snakemake --cores 8 {target} --configfile config/embedded.yaml"
+    for what, file in (
+        ("evaluation of seed 0, toy-m, mars_b8", "toy-m/mars_b8/evaluation.csv"),
+        ("arrival trace of seed 0", "arrivals.csv"),
+    ):
+        target = f"{partial.as_posix()}/seed0/{file}"
+        command = f"snakemake --cores 8 {target} --configfile config/embedded.yaml"
+        assert found[what] == command
 
 
 def test_scores_are_paired_by_document(study, results):
@@ -244,7 +255,10 @@ def test_loaders_have_their_documented_columns(study, results):
     assert {"seed", "scale", "variant", "loss_ar", "loss_mask"} <= set(
         load_training(study, results)
     )
-    assert set(load_throughput(study, results)["method"]) == {"generate", "ar", "mars"}
+    timed = load_throughput(study, results)
+    assert set(timed["method"]) == {"generate", "generate_static", "ar", "mars", "released"}
+    assert list(timed) == list(THROUGHPUT_COLUMNS)
+    assert list(load_arrivals(study, results)) == list(ARRIVALS_COLUMNS)
     assert load_evaluation(study, results / "nowhere").empty
 
 
@@ -252,7 +266,8 @@ def test_what_a_removed_variant_scale_or_seed_left_behind_counts_nowhere(study, 
     """Every number of a study cut down is that of a folder which never held anything else."""
     header = "s\th:m:s\tmax_rss\n"
     jobs = ("train/seed0/toy-s/mars_b4", "train/seed0/toy-m/mars_b4", "train/seed0/toy-s/mars_b8")
-    for job in (*jobs, "train/seed7/toy-s/mars_b4", "throughput/seed7", "table/table2"):
+    gone = ("train/seed7/toy-s/mars_b4", "throughput/seed7", "throughput/seed0", "arrivals/seed0")
+    for job in (*jobs, *gone, "table/table2"):
         path = partial / "benchmarks" / f"{job}.tsv"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{header}100\t0:01:40\t700\n")
@@ -271,6 +286,7 @@ def test_what_a_removed_variant_scale_or_seed_left_behind_counts_nowhere(study, 
 
     assert set(load_evaluation(study, partial)["seed"]) == {0}
     assert load_throughput(small, partial).empty
+    assert load_arrivals(small, partial).empty
     spent = durations.durations(small, partial)
     assert spent is not None
     assert spent.stages == {"table": 100.0, "train": 100.0}
@@ -284,6 +300,7 @@ def test_what_a_removed_variant_scale_or_seed_left_behind_counts_nowhere(study, 
         if folder.name not in small.variants:
             shutil.rmtree(folder)
     (partial / "seed0/throughput.csv").unlink()
+    (partial / "seed0/arrivals.csv").unlink()
     assert numbers() == before
 
 

@@ -14,6 +14,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mars.analysis.figures import (
+    arrivals,
     frontier,
     loss_curves,
     signal_fraction,
@@ -42,6 +43,7 @@ FIGURES: dict[str, Drawing] = {
     "tokens_per_forward": tokens_per_forward,
     "signal_fraction": signal_fraction,
     "wall_clock": wall_clock,
+    "arrivals": arrivals,
     "loss_curves": loss_curves,
 }
 """In the order of the report."""

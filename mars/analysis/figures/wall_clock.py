@@ -1,147 +1,216 @@
-"""Wall-clock speedup: ours and the paper's, against batch size and against B_cache."""
+"""Wall-clock speed: ours and the paper's, against batch size and B_cache, and how efficient."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mars.analysis import paper
 from mars.analysis.figures import style
-from mars.analysis.tables.speed import METHODS, PAPER_METHODS, wall_clock_medians
+from mars.analysis.speed import (
+    AR,
+    AUTO,
+    BLOCK,
+    CURSOR,
+    GENERATE,
+    NONE,
+    OPPONENTS,
+    PAPER_METHODS,
+    RELEASED,
+    REPLAYED,
+    STATIC,
+    Grid,
+    load_grid,
+    threshold,
+)
 from mars.config import Study
 
 TITLE = "Wall-clock speedup"
 ALT = (
-    "Four panels. Upper row: speedup over cached AR decoding against batch size, one line for "
-    "each cache; lower row: speedup against the block size of the cache, one line for each batch "
-    "size. Left: this study. Right: the paper."
+    "Speedup over the fastest AR decoding against batch size, one line for each cache; under it "
+    "speedup against the block size of the cache, one line for each batch size; under that "
+    "efficiency, speedup divided by tokens per forward, against batch size. One column for this "
+    "study, one for its replayed acceptance where it has that, and one for the paper."
 )
-AR, GENERATE = METHODS[("ar", None)], METHODS[("generate", None)]
-NONE, BLOCK, CURSOR = (METHODS[("mars", c)] for c in ("none", "block", "cursor"))
+COLUMNS = ["source", "method", "cache_block", "batch_size", "speedup", "sd", "efficiency"]
+OURS, PAPER = "ours", "paper"
+
+LINES: dict[str, tuple[str, str, str]] = {
+    CURSOR: (style.GREEN, "D", "cursor cache"),
+    AUTO: (style.PURPLE, "v", "cursor cache, draft auto"),
+    BLOCK: (style.BLUE, "s", "block cache, its best B_cache"),
+    NONE: (style.ORANGE, "^", "no cache"),
+    RELEASED: (style.SKY, "o", "algorithm as released"),
+    AR: (style.INK, "x", "AR, our loop"),
+    GENERATE: (style.GREY, "+", "AR, generate"),
+    STATIC: (style.GREY, "1", "AR, generate (static)"),
+}
 
 
 def data(study: Study, results: Path) -> pd.DataFrame:
-    """Columns: source (ours, paper), method, cache_block, batch_size, speedup, low, high.
+    """Columns: source (ours, replayed acceptance, paper) and those of ``COLUMNS`` after it.
 
-    Ours is relative to this suite's own AR loop (to transformers' generate where there is none),
-    the paper's to its AR with a KV cache.
+    Ours is relative to the fastest AR method at the same batch size, the paper's to its AR with a
+    KV cache. ``efficiency`` is over our own AR loop; the paper's is made from its Tables 4 and 5.
     """
-    medians = wall_clock_medians(study, results)
-    fair = bool(medians["speedup_ar"].notna().any()) if len(medians) else False
-    speedup = medians["speedup_ar"] if fair else medians["speedup_generate"]
-    mine = pd.DataFrame(
-        {
-            "source": "ours",
-            "method": medians["label"],
-            "cache_block": medians["cache_block"],
-            "batch_size": medians["batch_size"],
-            "speedup": speedup,
-        }
-    )
-    rows = paper.table("table5")
-    names = {theirs: own for own, theirs in PAPER_METHODS.items()}
-    theirs = pd.DataFrame(
-        {
-            "source": "paper",
-            "method": rows["method"].map(names),
-            "cache_block": rows["cache_block"],
-            "batch_size": rows["batch_size"],
-            "speedup": rows["speedup"],
-        }
-    )
-    parts = [part for part in (mine, theirs) if len(part)]
-    return pd.concat(parts, ignore_index=True)
+    made = study.throughput
+    rows: list[dict[str, Any]] = []
+    if made and (tau := threshold(made)) is not None:
+        rows += _measured(OURS, load_grid(study, results, tau))
+    if made and made.replay:
+        rows += _measured(REPLAYED, load_grid(study, results, None))
+    return pd.DataFrame([*rows, *_papers()], columns=COLUMNS)
+
+
+def _measured(source: str, grid: Grid) -> list[dict[str, Any]]:
+    rows = []
+    for s in grid.settings:
+        speedup, efficiency = grid.speedup(s, grid.opponent(s.batch_size)), grid.efficiency(s)
+        if speedup is not None:
+            rows.append(
+                {
+                    "source": source,
+                    "method": s.method,
+                    "cache_block": s.cache_block,
+                    "batch_size": s.batch_size,
+                    "speedup": speedup.value,
+                    "sd": speedup.sd,
+                    "efficiency": efficiency and efficiency.value,
+                }
+            )
+    return rows
+
+
+def _papers() -> list[dict[str, Any]]:
+    printed = paper.table("table5")
+    names = {theirs: own for own, theirs in PAPER_METHODS.items() if own != RELEASED}
+    rates = printed[printed["method"] == PAPER_METHODS[GENERATE]].set_index("batch_size")
+    counts = paper.multi_token("7B", 4, paper.facts()["wall_clock"]["tau"], "tokens_per_forward")
+    forwards = counts["GSM8K"] if counts else float("nan")
+    rows = []
+    for _, row in printed.iterrows():
+        method = names[row["method"]]
+        rate = row["tokens_per_s"] / rates["tokens_per_s"][row["batch_size"]]
+        rows.append(
+            {
+                "source": PAPER,
+                "method": method,
+                "cache_block": row["cache_block"],
+                "batch_size": row["batch_size"],
+                "speedup": row["speedup"],
+                "efficiency": rate / (1.0 if method in OPPONENTS else forwards),
+            }
+        )
+    return rows
 
 
 def figure(study: Study, results: Path) -> Figure:
-    """Ours on the left, the paper on the right."""
+    """One column a source: this study, the same at replayed acceptance, the paper."""
     points = data(study, results)
-    made = Figure(figsize=(8.2, 6.2), layout="constrained")
-    axes = made.subplots(2, 2, sharey="col")
-    grid = study.throughput
-    where = f"this study, {grid.scale}" if grid else "this study"
-    titles = {"ours": f"Ours ({where})", "paper": "Paper (7B, one GPU)"}
-    for j, source in enumerate(("ours", "paper")):
+    made = study.throughput
+    titles: dict[str, str] = {}
+    if made is None or made.thresholds:
+        at = f"{made.scale}, τ = {threshold(made):g}" if made else "this study"
+        titles[OURS] = f"Ours ({at})"
+    if made and made.replay:
+        titles[REPLAYED] = f"Ours, {REPLAYED} ({made.replay.tokens_per_forward:g})"
+    titles[PAPER] = "Paper (7B, one GPU)"
+    drawn = Figure(figsize=(3.6 * len(titles) + 0.6, 8.2), layout="constrained")
+    axes = drawn.subplots(3, len(titles), squeeze=False)
+    seen: dict[str, Any] = {}
+    room: Axes | None = None  # a panel without a line, where the legend has room
+    for j, (source, title) in enumerate(titles.items()):
         here = points[points["source"] == source]
-        axes[0][j].set_title(titles[source], loc="left")
+        by_batch, by_block, efficiency = axes[:, j]
+        by_batch.set_title(title, loc="left")
         if here.empty:
-            style.nothing(axes[0][j])
-            style.nothing(axes[1][j])
+            for ax in axes[:, j]:
+                style.nothing(ax)
             continue
-        _by_batch(axes[0][j], here)
-        _by_block(axes[1][j], here)
-        base = AR if source == "ours" and (here["method"] == AR).any() else "AR (KV cache)"
-        if source == "ours" and base != AR:
-            base = "generate"
-        for ax in axes[:, j]:
-            ax.axhline(1.0, color=style.INK, linewidth=1.0)
-            ax.set_ylabel("speedup over " + ("our AR loop" if base == AR else base))
-            ax.set_ylim(0, max(1.2, float(here["speedup"].max()) * 1.12))
-    return made
+        base = "AR (KV cache)" if source == PAPER else "the fastest AR"
+        top = max(1.2, float(here["speedup"].max()) * 1.08)
+        seen |= _by_batch(by_batch, here, "speedup")
+        _scale(by_batch, f"speedup over {base}", top)
+        blocks = here[here["method"] == BLOCK]
+        if blocks["cache_block"].nunique() > 1:
+            _by_block(by_block, blocks)
+            _scale(by_block, f"speedup over {base}", top)
+        else:
+            by_block.axis("off")
+            room = by_block
+        seen |= _by_batch(efficiency, here[~here["method"].isin(OPPONENTS)], "efficiency")
+        _scale(efficiency, "efficiency", None)
+    order = [method for method in LINES if method in seen]
+    handles, names = [seen[method] for method in order], [LINES[method][2] for method in order]
+    if room is not None:
+        room.legend(handles, names, loc="center")
+    elif handles:
+        drawn.legend(handles, names, loc="outside lower center", ncols=4)
+    return drawn
 
 
-def _by_batch(ax: Axes, here: pd.DataFrame) -> None:
-    batches = sorted(here["batch_size"].unique())
-    blocks = sorted(here["cache_block"].dropna().unique())
-    shades = np.linspace(0.35, 1.0, max(len(blocks), 1))
-    lines: list[tuple[str, str, float, pd.DataFrame]] = []
-    for method, colour, text in ((NONE, style.ORANGE, "no cache"), (CURSOR, style.GREEN, "cursor")):
-        lines.append((text, colour, 1.0, here[here["method"] == method]))
-    if (here["method"] == AR).any():
-        lines.append(("generate", style.GREY, 1.0, here[here["method"] == GENERATE]))
-    for block, shade in zip(blocks, shades, strict=False):
-        mine = here[(here["method"] == BLOCK) & (here["cache_block"] == block)]
-        lines.append((f"block {block:.0f}", style.BLUE, float(shade), mine))
-    lines = [line for line in lines if len(line[3])]
-    ends = []
-    for _, colour, shade, rows in lines:
-        rows = rows.sort_values("batch_size")
-        ax.plot(rows["batch_size"], rows["speedup"], "-o", color=colour, alpha=shade)
-        ends.append(float(rows["speedup"].iloc[-1]))
-    gap = 0.068 * max(1.2, float(here["speedup"].max()) * 1.12)
-    for (text, colour, shade, rows), y in zip(lines, style.spread(ends, gap), strict=True):
-        ax.annotate(
-            text,
-            (float(rows["batch_size"].max()), y),
-            xytext=(8, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=8,
+def _scale(ax: Axes, label: str, top: float | None) -> None:
+    ax.axhline(1.0, color=style.INK, linewidth=0.8)
+    ax.set_ylabel(label)
+    ax.set_ylim(0, top)
+
+
+def best_blocks(here: pd.DataFrame, quantity: str) -> pd.DataFrame:
+    """The points with, of the block cache, the best B_cache at each batch size only."""
+    blocks = here[here["method"] == BLOCK].dropna(subset=[quantity])
+    best = blocks.loc[blocks.groupby("batch_size")[quantity].idxmax()]
+    return pd.concat([here[here["method"] != BLOCK], best])
+
+
+def _by_batch(ax: Axes, here: pd.DataFrame, quantity: str) -> dict[str, Any]:
+    """Lines over batch sizes; returns one handle for each method drawn."""
+    handles = {}
+    best = best_blocks(here, quantity)
+    for method, (colour, marker, _) in LINES.items():
+        rows = best[best["method"] == method].dropna(subset=[quantity]).sort_values("batch_size")
+        if rows.empty:
+            continue
+        spread = rows["sd"].fillna(0).astype(float) if quantity == "speedup" else None
+        handles[method] = ax.errorbar(
+            rows["batch_size"],
+            rows[quantity],
+            yerr=spread,
             color=colour,
-            alpha=max(shade, 0.7),
-            annotation_clip=False,
+            marker=marker,
+            linestyle="--" if method in OPPONENTS else "-",
+            linewidth=1.0 if method in OPPONENTS else 1.5,
+            elinewidth=0.8,
         )
-    ax.set_xscale("log", base=2)
-    ax.set_xticks(batches, [str(b) for b in batches])
-    ax.minorticks_off()
-    ax.set_xlabel("batch size")
+    _ticks(ax, here["batch_size"], "batch size")
+    return handles
 
 
-def _by_block(ax: Axes, here: pd.DataFrame) -> None:
-    mine = here[here["method"] == BLOCK]
-    ax.set_xlabel("B_cache (block cache)")
-    if mine.empty:
-        style.nothing(ax, "no block cache here")
-        return
-    colours = (style.BLUE, style.ORANGE, style.GREEN, style.PURPLE, style.SKY)
-    for i, (batch, rows) in enumerate(mine.groupby("batch_size")):
+def _by_block(ax: Axes, blocks: pd.DataFrame) -> None:
+    for i, (batch, rows) in enumerate(blocks.groupby("batch_size")):
         rows = rows.sort_values("cache_block")
-        ax.plot(
+        ax.errorbar(
             rows["cache_block"],
             rows["speedup"],
-            color=colours[i % len(colours)],
+            yerr=rows["sd"].fillna(0).astype(float),
+            color=style.BLOCK_COLOURS[i % len(style.BLOCK_COLOURS)],
             marker=style.MARKERS[i % len(style.MARKERS)],
+            elinewidth=0.8,
             label=f"batch {batch}",
         )
+    _ticks(ax, blocks["cache_block"], "B_cache (block cache)")
+    ax.legend(loc="lower left", ncols=2, fontsize=7.5)
+
+
+def _ticks(ax: Axes, values: pd.Series, label: str) -> None:
+    at = sorted(values.dropna().unique())
     ax.set_xscale("log", base=2)
-    blocks = sorted(mine["cache_block"].unique())
-    ax.set_xticks(blocks, [f"{b:.0f}" for b in blocks])
+    ax.set_xticks(at, [f"{value:.0f}" for value in at])
     ax.minorticks_off()
-    ax.legend(loc="lower left")
+    ax.set_xlabel(label)
 
 
 def caption(study: Study) -> str:
@@ -149,14 +218,24 @@ def caption(study: Study) -> str:
     grid = study.throughput
     setting = "This study has no wall-clock grid."
     if grid:
+        tau = threshold(grid)
+        at = REPLAYED if tau is None else f"τ = {tau:g}"
         setting = (
-            f"Ours: {grid.variant} of {grid.scale} at τ = {grid.tau:g}, median of {grid.repeats} "
-            f"repeats over {grid.prompts} prompts, relative to this suite's own AR loop at the "
-            "same batch size (the grey line is transformers' generate, which is what the paper "
-            "calls AR with a KV cache)."
+            f"Ours: {grid.variant} of {grid.scale} at {at}, median of {grid.repeats} "
+            f"repeats over {grid.prompts} prompts (bars: standard deviation over them), relative "
+            "to the fastest AR method at the same batch size (this suite's loop, transformers' "
+            "generate with a dynamic cache, which is what the paper calls AR with a KV cache, or "
+            "with a static one)."
         )
+        if grid.replay and tau is not None:
+            setting += (
+                f" The column of {REPLAYED} forces one drawn sequence of accepted counts on every "
+                "method: speed at equal acceptance, no quality."
+            )
     return (
         "Wall-clock speedup (ratio of seconds over the same prompts) against batch size for each "
-        f"cache, and against B_cache for each batch size. {setting} The paper's values, at right, "
-        "are of a 7B model on a GPU: their shape compares, not their height."
+        "cache, and against B_cache for each batch size; efficiency is speedup in tokens/s over "
+        f"our own AR loop ÷ tokens per forward. {setting} The paper's values, at right, are of a "
+        "7B model on a GPU: their shape compares, not their height. Its efficiency is made from "
+        "its Tables 4 (GSM8K, B = 4) and 5."
     )

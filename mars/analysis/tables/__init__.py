@@ -6,7 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mars.analysis.render import Table, write_text
-from mars.analysis.tables import glance, quality, rules, speed
+from mars.analysis.tables import (
+    arrivals,
+    glance,
+    jacobi,
+    overhead,
+    quality,
+    replay,
+    rules,
+    wall_clock,
+)
 from mars.config import Study
 
 Builder = Callable[[Study, Path], Table]
@@ -16,9 +25,13 @@ TABLES: dict[str, Builder] = {
     "table2": quality.one_token,
     "table3": quality.block_size,
     "table4": quality.multi_token,
-    "table5": speed.wall_clock,
-    "training_overhead": speed.training_overhead,
-    "jacobi": speed.jacobi,
+    "table5": wall_clock.wall_clock,
+    "roofline": wall_clock.roofline,
+    "replay": replay.replay,
+    "batching": replay.batching,
+    "arrivals": arrivals.arrivals,
+    "training_overhead": overhead.training_overhead,
+    "jacobi": jacobi.jacobi,
     "acceptance": rules.acceptance,
     "chance": rules.chance,
     "calibration": rules.calibration,

@@ -1,0 +1,29 @@
+"""Which parts of a study a table or a figure belongs to: a study may do without some."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mars.config import Study
+
+NEEDS = {
+    "table5": "throughput.thresholds",
+    "wall_clock": "throughput",
+    "roofline": "throughput",
+    "replay": "throughput.replay",
+    "batching": "throughput.continuous",
+    "arrivals": "throughput.trace",
+    "jacobi": "evaluation.jacobi",
+    "acceptance": "evaluation.acceptance",
+}
+"""The setting without which there is nothing to show, of tables and figures alike."""
+
+
+def applies(study: Study, name: str) -> bool:
+    """Whether a table or figure is part of a study at all."""
+    if name not in NEEDS:
+        return True
+    found: Any = study
+    for key in NEEDS[name].split("."):
+        found = getattr(found, key) if found else None
+    return bool(found)

@@ -1,0 +1,163 @@
+"""Runs of the wall-clock grid, compared: ratios within a repeat, their median and their spread.
+
+The runs of a repeat follow each other on one machine, so a ratio is taken within each repeat (and
+seed), and its median over repeats is what is reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from mars.analysis.results import load_throughput
+from mars.analysis.statistics import Repeated
+from mars.config import Study
+from mars.config.speed import Throughput
+
+GENERATE, STATIC, AR = "generate", "generate_static", "ar"
+RELEASED, NONE, BLOCK, CURSOR, AUTO = "released", "none", "block", "cursor", "auto"
+OPPONENTS = (GENERATE, STATIC, AR)
+"""The autoregressive methods: every speedup is over the fastest of them at its batch size."""
+
+LABELS = {
+    GENERATE: "AR, transformers generate",
+    STATIC: "AR, generate with static cache",
+    AR: "AR, this suite's loop",
+    RELEASED: "MARS, algorithm as released",
+    NONE: "MARS (no cache)",
+    BLOCK: "MARS + block cache",
+    CURSOR: "MARS + cursor cache",
+    AUTO: "MARS + cursor cache, draft auto",
+}
+"""Methods in the order of Table 5; the cursor cache is what the paper leaves as future work."""
+
+SHORT = {GENERATE: "generate", STATIC: "generate (static)", AR: "our AR"}
+
+PAPER_METHODS = {
+    GENERATE: "AR (KV cache)",
+    RELEASED: "MARS + block cache",
+    NONE: "MARS (no cache)",
+    BLOCK: "MARS + block cache",
+}
+"""The paper's names. Its block cache is timed here twice: as released, and as this suite has it."""
+
+REPLAYED = "replayed acceptance"
+
+
+class Setting(NamedTuple):
+    """What was timed, but for the repeat."""
+
+    method: str
+    cache_block: int | None
+    batch_size: int
+    scheduling: str = "static"
+
+
+class Grid:
+    """The runs of one part of ``throughput.csv`` at one acceptance and one τ."""
+
+    def __init__(self, runs: pd.DataFrame) -> None:
+        self._runs: dict[Setting, pd.DataFrame] = {}
+        kinds = zip(runs["method"], runs["cache"], runs["draft"], strict=True)
+        runs = runs.assign(
+            kind=[_kind(*kind) for kind in kinds],
+            cache_block=runs["cache_block"].fillna(0).astype(int),
+            scheduling=runs["scheduling"].fillna("static"),
+        )
+        keys = ["kind", "cache_block", "batch_size", "scheduling"]
+        groups: Iterable[tuple[Any, pd.DataFrame]] = runs.groupby(keys)
+        for (kind, block, batch, scheduling), mine in groups:
+            if kind in LABELS:
+                key = Setting(kind, int(block) or None, int(batch), scheduling)
+                # an opponent that was timed again beside each τ counts once a repeat
+                self._runs[key] = mine.groupby(["seed", "repeat"]).mean(numeric_only=True)
+        place = list(LABELS)
+        self.settings = sorted(
+            self._runs, key=lambda s: (place.index(s.method), s.cache_block or 0, *s[2:])
+        )
+        self._opponents = {
+            batch: self.fastest([s for s in self.at(batch) if s.method in OPPONENTS])
+            for batch in {s.batch_size for s in self.settings}
+        }
+
+    def at(self, batch_size: int) -> list[Setting]:
+        """The settings of a batch size."""
+        return [s for s in self.settings if s.batch_size == batch_size]
+
+    def find(self, method: str, batch_size: int) -> Setting | None:
+        """The setting of a method at a batch size, of several blocks the first."""
+        return next((s for s in self.at(batch_size) if s.method == method), None)
+
+    def of(self, column: str, setting: Setting) -> Repeated | None:
+        """A column of ``throughput.csv``: its median over repeats and seeds."""
+        return Repeated.of(list(self._runs[setting][column]))
+
+    def ratio(self, column: str, above: Setting | None, below: Setting | None) -> Repeated | None:
+        """``column`` of one setting over that of another, over the repeats that both have."""
+        if above is None or below is None:
+            return None
+        return Repeated.of(list(self._runs[above][column] / self._runs[below][column]))
+
+    def speedup(self, setting: Setting, base: Setting | None) -> Repeated | None:
+        """``base``'s seconds over a setting's, over the same prompts."""
+        return self.ratio("seconds", base, setting)
+
+    def efficiency(self, setting: Setting) -> Repeated | None:
+        """Speedup in tokens/s over our AR loop ÷ tokens per forward."""
+        base = self.find(AR, setting.batch_size)
+        if base is None:
+            return None
+        mine, ar = self._runs[setting], self._runs[base]
+        return Repeated.of(
+            list(mine["tokens_per_s"] / ar["tokens_per_s"] / mine["tokens_per_forward"])
+        )
+
+    def per(self, column: str, each: str, setting: Setting) -> Repeated | None:
+        """One column of a setting over another of it."""
+        return Repeated.of(list(self._runs[setting][column] / self._runs[setting][each]))
+
+    def share(self, column: str, setting: Setting) -> Repeated | None:
+        """Per cent of the machine's ceiling that an achieved rate is."""
+        found = self.per(column, f"peak_{column}", setting)
+        return found and Repeated(100 * found.value, found.sd and 100 * found.sd)
+
+    def fastest(self, settings: Sequence[Setting | None]) -> Setting | None:
+        """The one with the smallest median of seconds."""
+        timed = [(found.value, s) for s in settings if s and (found := self.of("seconds", s))]
+        return min(timed, key=lambda pair: pair[0])[1] if timed else None
+
+    def opponent(self, batch_size: int) -> Setting | None:
+        """The fastest autoregressive method at a batch size."""
+        return self._opponents.get(batch_size)
+
+
+def load_grid(study: Study, results: Path, tau: float | None) -> Grid:
+    """The grid of batch sizes and caches at a threshold; None: at replayed acceptance."""
+    runs = load_throughput(study, results)
+    runs = runs[runs["part"] == "grid"]
+    if tau is None:
+        return Grid(runs[runs["acceptance"] == "replayed"])
+    # what drafts nothing has no threshold, and stands beside every one
+    mine = runs["method"].isin(OPPONENTS) | (runs["tau"] == tau)
+    return Grid(runs[(runs["acceptance"] == "model") & mine])
+
+
+def load_batching(study: Study, results: Path) -> Grid:
+    """Static and continuous batching of the same requests, at replayed acceptance."""
+    runs = load_throughput(study, results)
+    return Grid(runs[runs["part"] == "batching"])
+
+
+def threshold(grid: Throughput) -> float | None:
+    """The threshold that is drawn where there is room for one: the highest below 1."""
+    below = [tau for tau in grid.thresholds if tau < 1]
+    return max(below or grid.thresholds, default=None)
+
+
+def _kind(method: str, cache: str, draft: str) -> str:
+    if method != "mars":
+        return method
+    return cache if draft != "auto" else AUTO if cache == CURSOR else f"{cache}, auto"
