@@ -13,12 +13,13 @@ QUICK = "ar_sft mars_b4 mars_b16 mars_no_sft_b4 mars_no_sft_b16"
 
 TABLES = "table2 table3 table4 training_overhead chance calibration glance"
 FIGURES = "frontier tokens_per_forward signal_fraction loss_curves"
+TIMED = "table5 roofline replay batching arrivals"
 
 STUDIES: dict[str, Any] = {
     "embedded": {
         "trained": {"toy-s": SMALL.split(), "toy-m": LARGE.split()},
-        "tables": [*TABLES.split(), "table5", "jacobi", "acceptance"],
-        "figures": [*FIGURES.split(), "wall_clock"],
+        "tables": [*TABLES.split(), *TIMED.split(), "jacobi", "acceptance"],
+        "figures": [*FIGURES.split(), "wall_clock", "arrivals"],
         "throughput": True,
         "counts": {"train": 14, "evaluate": 16, "throughput": 1},
     },
@@ -31,8 +32,8 @@ STUDIES: dict[str, Any] = {
     },
     "mini": {
         "trained": {"toy-s": ["ar_sft", "block_diffusion_b4", "mars_no_sft_b4", "mars_b4"]},
-        "tables": [*TABLES.split(), "table5", "jacobi", "acceptance"],
-        "figures": [*FIGURES.split(), "wall_clock"],
+        "tables": [*TABLES.split(), *TIMED.split(), "jacobi", "acceptance"],
+        "figures": [*FIGURES.split(), "wall_clock", "arrivals"],
         "throughput": True,
         "counts": {"train": 4, "evaluate": 5, "throughput": 1},
     },
@@ -58,6 +59,7 @@ def expected(study: str, seeds: tuple[int, ...] = (0,)) -> set[str]:
                 jobs.add(f"evaluate {results}/seed{seed}/{scale}/{variant}/evaluation.csv")
         if plan["throughput"]:
             jobs.add(f"throughput {results}/seed{seed}/throughput.csv")
+            jobs.add(f"arrivals {results}/seed{seed}/arrivals.csv")
     return jobs
 
 

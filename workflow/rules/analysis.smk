@@ -6,6 +6,7 @@ rule environment:
     input:
         every_run("evaluation.csv"),
         throughput_files(),
+        arrivals_files(),
         sources(ROOT, "mars/analysis/environment.py"),
     output:
         f"{RESULTS}/environment.json",

@@ -18,6 +18,7 @@ if Path.cwd() != ROOT:
     sys.exit(f"{Path.cwd()} is not the repository root: call snakemake from {ROOT}")
 
 from mars import jobs
+from mars.analysis.parts import applies
 from mars.config import ConfigError, dump_study, parse_study
 from mars.evaluation.records import RecordError, write_atomically
 from sources import data_files, registry, sources
@@ -154,6 +155,12 @@ def every_run(name, trained_only=False):
 def throughput_files():
     """The wall-clock measurements of every seed, where the study has a grid."""
     return [f"{RESULTS}/seed{seed}/throughput.csv" for seed in study.seeds if study.throughput]
+
+
+def arrivals_files():
+    """The arrival trace of every seed, where the study has one."""
+    traced = study.throughput and study.throughput.trace
+    return [f"{RESULTS}/seed{seed}/arrivals.csv" for seed in study.seeds if traced]
 
 
 def write_config():

@@ -101,21 +101,17 @@ def throughput_checkpoint(which):
 # --- tables and figures
 
 
-# Tables of a part of a study that it may do without.
-OPTIONAL = {
-    "table5": study.throughput,
-    "wall_clock": study.throughput,
-    "jacobi": study.evaluation.jacobi,
-    "acceptance": study.evaluation.acceptance,
-}
-TABLES = [name for name in TABLE_FILES if OPTIONAL.get(name, True)]
-DRAWN = [name for name in FIGURE_FILES if OPTIONAL.get(name, True)]
+TABLES = [name for name in TABLE_FILES if applies(study, name)]
+DRAWN = [name for name in FIGURE_FILES if applies(study, name)]
+TIMED = ("table5", "wall_clock", "roofline", "replay", "batching")
 
 
 def measurements(name):
     """The measurements that a table or a figure shows."""
-    if name in ("table5", "wall_clock"):
+    if name in TIMED:
         return throughput_files()
+    if name == "arrivals":
+        return arrivals_files()
     if name in ("training_overhead", "signal_fraction", "loss_curves"):
         curves = every_run("training.csv", trained_only=True)
         return curves + every_run("training.json", trained_only=True)
