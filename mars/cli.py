@@ -100,6 +100,8 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.study().model().option("--checkpoint", "what to evaluate (a folder or embedded:NAME)")
     evaluate.out("folder of the run; gets evaluation.csv and the records in evaluation/")
 
+    _generate_options(command("generate", _generate, "have a checkpoint answer prompts").parser)
+
     throughput = command("throughput", _throughput, "measure a study's wall-clock grid")
     throughput.study().seed().option("--checkpoint", "the MARS checkpoint")
     throughput.option("--ar-checkpoint", "the autoregressive checkpoint it is compared with")
@@ -132,6 +134,31 @@ def _parser() -> argparse.ArgumentParser:
     command("unlock", _unlock, "clear the lock of a Snakemake that was killed, if it is dead")
     commands.add_parser("lm-eval", help="lm-eval's own command line, with our model and tasks")
     return parser
+
+
+def _generate_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("checkpoint", help="a folder, or embedded:NAME")
+    add("prompt", nargs="*", help="what the user says; several are decoded together")
+    add("--prompts", metavar="FILE", help="a prompt a line; - for standard input")
+    add("--tau", type=float, help="threshold, 1 is one token a step (default 0.95)")
+    add("--block-size", type=int, help="tokens drafted a step (default: as trained)")
+    add("--decoder", choices=["mars", "ar", "jacobi", "block_diffusion"])
+    add("--rule", choices=["probability", "entropy", "margin"])
+    add("--cache", choices=["cursor", "block", "none"])
+    add("--cache-block", type=int, help="B_cache of --cache block")
+    add("--draft", choices=["B", "auto"], help="auto: no longer than pays on this machine")
+    add("--costs", metavar="FILE", help="cost table of --draft auto (default: measured once, kept)")
+    add("--max-new-tokens", type=int, help="default 256")
+    add("--temperature", type=float, help="default 0, greedy")
+    add("--seed", type=int, help="of the samples")
+    add("--stop", action="append", help="text that ends an answer; may be given several times")
+    add("--slots", type=int, help="prompts in flight (default: all, up to 32)")
+    add("--dtype", help="float32 (default on a CPU), bfloat16 (default on a GPU), …")
+    add("--device", help="cpu, cuda, … (default: a GPU where there is one)")
+    add("--threads", type=int, help="of torch on the CPU")
+    add("--no-stream", action="store_true", help="print an answer when it is finished")
+    add("--json", action="store_true", help="print one JSON object an answer")
 
 
 class _Command:
@@ -208,6 +235,22 @@ def _evaluate(args: argparse.Namespace) -> None:
     from mars.evaluation.run import evaluate_variant
 
     evaluate_variant(study, args.seed, args.scale, args.variant, args.checkpoint, args.out)
+
+
+def _generate(args: argparse.Namespace) -> None:
+    from mars.decoding.generate.options import Options
+    from mars.decoding.generate.terminal import answer, read_prompts
+
+    given = {name: vars(args).get(name) for name in Options.__annotations__}
+    status = answer(
+        args.checkpoint,
+        read_prompts(args.prompt, args.prompts, sys.stdin),
+        as_it_comes=not args.no_stream,
+        as_json=args.json,
+        **{name: value for name, value in given.items() if value is not None},
+    )
+    if status:
+        raise SystemExit(status)
 
 
 def _throughput(args: argparse.Namespace) -> None:
