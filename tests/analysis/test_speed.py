@@ -147,7 +147,7 @@ def test_ar_stands_beside_every_threshold(study, tmp_path):
         run("ar", 4.0),
         run("mars", 3.0),
         run("mars", 2.0, tau=0.7),
-        run("mars", 1.0, acceptance="replayed", tau=None),
+        *(run(method, 1.0, acceptance="replayed", tau=None) for method in ("ar", "mars")),
         run("ar", 1.0, part="batching"),
     )
     several = with_grid(study, thresholds=[0.95, 0.7])
@@ -157,7 +157,9 @@ def test_ar_stands_beside_every_threshold(study, tmp_path):
         rows = rows_of(table, section)
         assert rows["AR, this suite's loop"]["seconds"] == Repeated(6.0, None)
         assert rows["MARS + cursor cache"]["speedup"] == Repeated(speedup, None)
-    assert load_grid(several, results, None).settings == [Setting("cursor", None, 4)]
+    replayed = load_grid(several, results, None)
+    assert replayed.settings == [Setting("ar", None, 4), Setting("cursor", None, 4)]
+    assert replayed.of("seconds", replayed.settings[0]) == Repeated(1.0, None)
     assert threshold(several.throughput) == 0.95
     assert threshold(with_grid(study, thresholds=[1.0]).throughput) == 1.0
     assert threshold(with_grid(study, thresholds=[]).throughput) is None

@@ -81,10 +81,11 @@ def repeats(study: Study) -> str:
     made = study.throughput
     if made is None:
         return "This study has no wall-clock grid."
+    seeds = f" of each of {len(study.seeds)} seeds" if len(study.seeds) > 1 else ""
     return (
-        f"Medians of {made.repeats} repeats, in which the methods take turns, ± their standard "
-        "deviation; ratios are taken within each repeat. A warm-up of each method at each batch "
-        "size is dropped."
+        f"Medians of {made.repeats} repeats{seeds}, in which the methods take turns, ± their "
+        "standard deviation; ratios are taken within each repeat. A warm-up of each method at "
+        "each batch size is dropped."
     )
 
 
