@@ -213,7 +213,7 @@ def write_throughput(study: Study, results: Path, seed: int) -> None:
                 "cache": cache,
                 "cache_block": block,
                 "block_size": 4 if draft else 1,
-                "tau": 1.0,
+                "tau": None,
                 "draft": draft,
                 "scheduling": "static",
                 "linears": "stock",

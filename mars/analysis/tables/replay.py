@@ -56,7 +56,9 @@ def replay(study: Study, results: Path) -> Table:
         notes.append(
             f"{made.variant} of {made.scale}, {made.prompts} prompts of {made.benchmark}, "
             f"{made.replay.max_new_tokens} new tokens each, "
-            f"{made.replay.tokens_per_forward:g} tokens per forward on average with full drafts."
+            f"{made.replay.tokens_per_forward:g} tokens per forward on average with full drafts. "
+            "A block cache accepts fewer of the same draws, as it cuts a draft at its block's end, "
+            "and so may draft auto, which drafts less."
         )
     notes += [
         repeats(study),

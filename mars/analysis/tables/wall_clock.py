@@ -82,10 +82,10 @@ def repeats(study: Study) -> str:
     if made is None:
         return "This study has no wall-clock grid."
     seeds = f" of each of {len(study.seeds)} seeds" if len(study.seeds) > 1 else ""
+    runs = f"Medians of {made.repeats} repeats" if made.repeats > 1 else "One repeat"
     return (
-        f"Medians of {made.repeats} repeats{seeds}, in which the methods take turns, ± their "
-        "standard deviation; ratios are taken within each repeat. A warm-up of each method at "
-        "each batch size is dropped."
+        f"{runs}{seeds}, in which the methods take turns, ± their standard deviation; ratios are "
+        "taken within each repeat. A warm-up of each method at each batch size is dropped."
     )
 
 
@@ -166,14 +166,14 @@ def roofline(study: Study, results: Path) -> Table:
     ]
     notes = [
         repeats(study),
-        "First token is the time in which a batch yields its first token; decoding is what follows "
-        "it. Columns/forward are those that go through the model in one forward of the batch, "
-        "prompts and padding included.",
+        "First token is the time in which a batch yields one token, in a run of its own that ends "
+        "there; decoding is what follows it. Columns/forward are those that go through the model "
+        "in one forward of the batch, prompts and padding included.",
         _ceilings(load_throughput(study, results)),
-        "FLOP and bytes are counted from the work done: matrix products and attention; weights "
-        "and cached keys and values read. What a forward costs beyond them (dispatch, memory "
-        "moved between operations) lowers both shares. The nearer ceiling is the one with the "
-        "larger share: arithmetic, or memory traffic.",
+        "FLOP and bytes are counted from the work done: matrix products and attention; weights, "
+        "and keys and values of the cache. What a forward costs beyond them (dispatch, copies of "
+        "the cache, memory moved between operations) lowers both shares. The nearer ceiling is "
+        "the one with the larger share: arithmetic, or memory traffic.",
         "On a CPU, peak memory is that of the whole process so far, which holds every model.",
     ]
     title = "Wall-clock: prefill, decoding and the machine's ceilings"
