@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 import pytest
+import torch
 
 import mars
 from mars import models
@@ -19,6 +20,7 @@ from mars.decoding.contract import DecodingError
 from mars.decoding.costs import CostTable
 from mars.decoding.generate import api, tables
 from mars.decoding.generate.options import conversations
+from mars.decoding.linears import PackedLinear
 
 BASE = "embedded:toy-s"
 PROMPTS = ["how many apples ?", "write f ( x )", "é", "which is larger ?"]
@@ -207,11 +209,28 @@ def test_what_is_wrong_is_said_in_one_line(asked, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch without oneDNN")
+def test_linears_are_packed_where_asked(monkeypatch):
+    decoded = []
+
+    def spy(model, *words, **rest):
+        decoded.append(model)
+        return make_decoder(model, *words, **rest)
+
+    monkeypatch.setattr(api, "make_decoder", spy)
+    for linears in ("packed", "stock"):
+        mars.generate(BASE, "hi", block_size=4, max_new_tokens=2, linears=linears)
+    packed = [any(isinstance(m, PackedLinear) for m in model.modules()) for model in decoded]
+    assert packed == [True, False]
+
+
 def test_a_loaded_model_brings_its_own_dtype_and_needs_its_tokenizer(loaded):
     with pytest.raises(DecodingError, match="add tokenizer="):
         mars.generate(loaded["model"], "hi")
     with pytest.raises(DecodingError, match="leave them out"):
         mars.generate(prompts="hi", dtype="float32", **loaded)
+    with pytest.raises(DecodingError, match="leave them out"):
+        mars.generate(prompts="hi", linears="packed", **loaded)
 
 
 def test_an_unknown_option_is_an_error():

@@ -13,7 +13,7 @@ from mars.config.sections import DecoderName
 from mars.decoding.contract import DecodingError, Request
 from mars.decoding.costs import CostTable
 from mars.decoding.generate import options as asked
-from mars.decoding.generate.opening import locate
+from mars.decoding.generate.opening import Linears, locate
 from mars.decoding.generate.options import Conversation, Options, Prompts
 from mars.decoding.generate.run import MOST_SLOTS, Answer, Run
 from mars.decoding.generate.tables import cost_table
@@ -84,6 +84,7 @@ def prepare(
     slots: int | None = None,
     dtype: str | None = None,
     device: str | None = None,
+    linears: Linears | None = None,
     threads: int | None = None,
 ) -> Run:
     """Everything up to the first forward: settings checked, checkpoint loaded, prompts encoded.
@@ -95,7 +96,7 @@ def prepare(
     if slots is not None and slots < 1:
         raise DecodingError(f"slots is {slots}: it must be at least 1")
     taus = asked.thresholds(tau, len(chats))
-    at = locate(model, tokenizer, dtype, device)
+    at = locate(model, tokenizer, dtype, device, linears)
     settings = asked.decoding(
         at.recipe,
         taus,

@@ -4,26 +4,36 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
 from mars.decoding.contract import DecodingError
+from mars.decoding.linears import choose_linears
 from mars.models import (
-    checkpoint_hash,
     checkpoint_record,
     load_model,
     load_tokenizer,
+    mask_token_id,
     resolve_checkpoint,
 )
 
+Linears = Literal["stock", "packed", "auto"]
+
 
 class Opened(NamedTuple):
-    """A loaded model, its tokenizer and its checkpoint's hash, where a file has it."""
+    """What is ready to decode.
+
+    Attributes:
+        model, tokenizer: loaded.
+        folder: where the weights are from; None: they may be others by now.
+        linears: stock or packed.
+    """
 
     model: Any
     tokenizer: Any
-    hash: str | None
+    folder: Path | None
+    linears: str
 
 
 @dataclass(frozen=True)
@@ -33,7 +43,7 @@ class Located:
     Attributes:
         model, tokenizer: where they are loaded already, else None.
         folder: the checkpoint's, where there is one.
-        dtype, device: as asked for.
+        dtype, device, linears: as asked for.
     """
 
     model: Any
@@ -41,6 +51,7 @@ class Located:
     folder: Path | None
     dtype: str | None
     device: str | None
+    linears: Linears | None
 
     @property
     def recipe(self) -> dict[str, Any]:
@@ -50,7 +61,7 @@ class Located:
     def open(self) -> Opened:
         """Load what is not loaded yet."""
         if self.model is not None:
-            return Opened(self.model.eval(), self.tokenizer, None)
+            return Opened(self.model.eval(), self.tokenizer, None, "stock")
         assert self.folder is not None
         device = _device(self.device)
         dtype = self.dtype or ("bfloat16" if device.startswith("cuda") else "float32")
@@ -58,23 +69,29 @@ class Located:
             raise DecodingError(f"dtype {dtype!r} is unknown: set float32, bfloat16 or float16")
         tokenizer = load_tokenizer(self.folder)
         model = load_model(self.folder, dtype, device)
-        return Opened(model, tokenizer, checkpoint_hash(self.folder))
+        mask_token_id(model, tokenizer)  # may add a row to the table: now, before any packing
+        linears = choose_linears(model, self.linears or "auto")
+        return Opened(model, tokenizer, self.folder, linears)
 
 
-def locate(model: Any, tokenizer: Any, dtype: str | None, device: str | None) -> Located:
+def locate(
+    model: Any, tokenizer: Any, dtype: str | None, device: str | None, linears: Linears | None
+) -> Located:
     """Find a checkpoint by its reference, or where a loaded model came from."""
     if isinstance(model, str | Path):
         if tokenizer is not None:
             raise DecodingError("tokenizer: a checkpoint brings its own; leave it out")
-        return Located(None, None, resolve_checkpoint(model), dtype, device)
+        return Located(None, None, resolve_checkpoint(model), dtype, device, linears)
     if tokenizer is None:
         raise DecodingError("a loaded model needs its tokenizer: add tokenizer=…")
     if not getattr(tokenizer, "chat_template", None):
         raise DecodingError("the tokenizer has no chat template: set tokenizer.chat_template")
-    if dtype is not None or device is not None:
-        raise DecodingError("dtype and device are those of the loaded model: leave them out")
+    if (dtype, device, linears) != (None, None, None):
+        raise DecodingError(
+            "dtype, device and linears are those of the loaded model: leave them out"
+        )
     folder = Path(str(getattr(model, "name_or_path", "")))
-    return Located(model, tokenizer, folder if folder.is_dir() else None, dtype, device)
+    return Located(model, tokenizer, folder if folder.is_dir() else None, None, None, None)
 
 
 def _device(wished: str | None) -> str:

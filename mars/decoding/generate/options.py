@@ -14,6 +14,7 @@ from mars.config import CacheName, Decoding, Rule
 from mars.config.sections import DecoderName
 from mars.decoding.contract import DecodingError
 from mars.decoding.costs import CostTable
+from mars.decoding.generate.opening import Linears
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ class Options(TypedDict, total=False):
         stop: sequences that end an answer, which does not include them.
         slots: prompts in flight; default: all, up to 32.
         dtype: default float32, on a GPU bfloat16; device: default a GPU where there is one.
+        linears: packed for oneDNN, stock, or auto (default): what measures faster on this CPU.
         threads: of torch on the CPU; default: as they are.
     """
 
@@ -61,6 +63,7 @@ class Options(TypedDict, total=False):
     slots: int | None
     dtype: str | None
     device: str | None
+    linears: Linears | None
     threads: int | None
 
 
