@@ -5,11 +5,17 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import LongTensor, Tensor
 
+from mars.decoding.attention import Window, group_mask, use_rows_attention
 from mars.decoding.caches import CursorCache
 from mars.decoding.contract import DecodingError, Work
+
+PACK_BELOW = 0.9
+"""Windows whose columns are to more than this share wanted are not packed: it would not pay."""
 
 
 class Backbone:
@@ -38,6 +44,8 @@ class Backbone:
         self.device: torch.device = model.device
         self.bytes_per_column = _bytes_per_column(model)
         self.work = Work()
+        self._groups = use_rows_attention(model)
+        self._dtype = getattr(model, "dtype", torch.float32)
         _refuse_windows(config, self.positions)
         accepted = inspect.signature(self._body.forward).parameters
         self._cache_argument = "cache" if "cache" in accepted else "past_key_values"
@@ -49,41 +57,66 @@ class Backbone:
         self,
         ids: LongTensor,
         columns: LongTensor,
-        reach: LongTensor,
+        reach: LongTensor | None,
         used: int,
         cache: CursorCache | None,
         first: int = 0,
+        widths: NDArray[np.int64] | None = None,
     ) -> Tensor:
-        """Hidden states of a window.
+        """Hidden states of windows.
 
         Args:
             ids: (N, W) tokens; columns: (N, W) the positions they stand at.
-            reach: (N, W) the last column each of them sees.
+            reach: (N, W) the last column each of them sees; None: each sees up to its own.
             used: K, the columns there are keys of: those of ``cache``, or the window's own.
             cache: written in place, or None where the window is the whole sequence.
             first: the slot of the first row.
+            widths: (N,) how many columns of each row are wanted, from the left; None: all. What
+                is not is padding, and its states mean nothing.
 
         Returns:
             (N, W, H).
         """
-        keys = torch.arange(used, device=ids.device)
-        visible = keys[None, None, None, :] <= reach[:, None, :, None]
+        rows, width = ids.shape
+        causal = reach is None and used == width
+        packed = self._packing(widths, width, cache)
+        window = Window(rows, width, packed, causal)
+        mask = None
+        if not causal:
+            mask = group_mask(columns if reach is None else reach, used, self._groups, self._dtype)
+        if packed is not None:
+            ids, columns = ids.flatten()[packed][None], columns.flatten()[packed][None]
         extra: dict[str, Any] = {"use_cache": cache is not None}
         if cache is not None:
-            cache.place(columns, used, first)
+            cache.place(columns, used, first, window)
             extra[self._cache_argument] = cache
-        output = self._body(
+        states = self._body(
             input_ids=ids,
-            attention_mask=visible,
+            attention_mask=mask,
             # beyond the context there are only padding columns, and nothing reads those
             position_ids=columns.clamp(max=self.positions - 1),
+            window=window,
             **extra,
-        )
+        ).last_hidden_state
         self.work.forwards += 1
         self.work.tokens += ids.numel()
-        self.work.keys += ids.numel() * used
-        self.work.cached += len(ids) * used
-        return output.last_hidden_state
+        self.work.keys += rows * width * used
+        self.work.cached += rows * used
+        if packed is None:
+            return states
+        padded = states.new_zeros(rows * width, states.shape[-1])
+        return padded.index_copy_(0, packed, states[0]).view(rows, width, -1)
+
+    def _packing(
+        self, widths: NDArray[np.int64] | None, width: int, cache: CursorCache | None
+    ) -> LongTensor | None:
+        """(T,) the columns worth forwarding, of N rows padded to W; None: all."""
+        if widths is None or cache is None:
+            return None
+        if widths.sum() > PACK_BELOW * len(widths) * width:
+            return None
+        places = np.flatnonzero(np.arange(width) < widths[:, None])
+        return torch.from_numpy(places).to(self.device)  # type: ignore[return-value]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(N, D, V) of hidden states (N, D, H): only those that are read."""

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from torch import LongTensor, Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from mars.decoding.attention import Window
 from mars.decoding.contract import DecodingError
 
 Rows = NDArray[np.void]
@@ -63,8 +64,8 @@ class CursorLayer(CacheLayerMixin):
         return self._write(self.keys, key_states), self._write(self.values, value_states)
 
     def _write(self, buffer: Tensor, states: Tensor) -> Tensor:
-        rows, heads, _, size = states.shape
-        first, used = self._cache.first, self._cache.used
+        _, heads, _, size = states.shape
+        first, used, rows = self._cache.first, self._cache.used, self._cache.rows
         places = self._cache.places(heads)
         buffer.view(-1, size).index_copy_(0, places, states.reshape(-1, size))
         return buffer[first : first + rows, :, :used]
@@ -94,36 +95,47 @@ class CursorCache(Cache):
     """``transformers`` cache whose rows write at their own columns, in place.
 
     Attributes:
-        first: the slot of the first row of the next forward; the others follow it.
+        first: the slot of the first row of the next forward; rows: how many there are.
         used: how many columns the next forward reads.
         reached: how many columns have ever been read or written.
     """
 
     def __init__(self, layers: int, slots: int, columns: int) -> None:
         self.slots, self.columns = slots, columns
-        self.first = self.used = self.reached = 0
+        self.first = self.rows = self.used = self.reached = 0
         self._written = torch.empty(0, 0, dtype=torch.long)
+        self._window = Window(0, 0)
         self._places: dict[int, Tensor] = {}
         super().__init__(layers=[CursorLayer(self) for _ in range(layers)])
 
-    def place(self, columns: LongTensor, used: int, first: int = 0) -> None:
+    def place(self, columns: LongTensor, used: int, first: int, window: Window) -> None:
         """Say where the next forward writes.
 
         Args:
-            columns: (N, W), of the slots from ``first`` on.
+            columns: (N, W) or packed (1, T), of the slots from ``first`` on.
             used: the first ``used`` columns are read.
             first: a slot.
+            window: how many rows there are, and whether packed.
         """
-        self._written, self.used, self.first = columns, used, first
+        self._written, self._window = columns, window
+        self.used, self.first, self.rows = used, first, window.rows
         self.reached = max(self.reached, used)
         self._places.clear()
 
     def places(self, heads: int) -> Tensor:
-        """Where the states of all rows, heads and columns go in a flat buffer: (N · heads · W,)."""
+        """Where states (N, heads, W) or packed (1, heads, T) go in a flat buffer: (their number,).
+
+        A column of a head of a slot is a line of that buffer.
+        """
         if heads not in self._places:
-            lines = torch.arange(len(self._written) * heads, device=self._written.device)
-            lines = (lines + self.first * heads).view(-1, heads, 1)
-            self._places[heads] = (lines * self.columns + self._written[:, None]).flatten()
+            device, packed = self._written.device, self._window.packed
+            slot = torch.arange(self.rows, device=device)[:, None]
+            if packed is not None:
+                slot = torch.div(packed, self._window.width, rounding_mode="floor")[None]
+            line = (slot + self.first)[:, None] * heads + torch.arange(heads, device=device)[
+                :, None
+            ]
+            self._places[heads] = (line * self.columns + self._written[:, None]).flatten()
         return self._places[heads]
 
     def move(self, source: LongTensor, target: LongTensor) -> None:

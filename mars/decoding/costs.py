@@ -141,7 +141,7 @@ def _body_call(
 ) -> Callable[[], torch.Tensor]:
     place = (length + torch.arange(columns, device=backbone.device)).expand(rows, -1).contiguous()
     ids = torch.zeros_like(place)
-    return lambda: backbone.hidden(ids, place, place, length + columns, cache)  # type: ignore[arg-type]
+    return lambda: backbone.hidden(ids, place, None, length + columns, cache)  # type: ignore[arg-type]
 
 
 def _head_call(backbone: Backbone, hidden: torch.Tensor, mask_id: int) -> Callable[[], object]:

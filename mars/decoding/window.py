@@ -124,10 +124,11 @@ class WindowDecoder(BoundDecoder):
         hidden = self.backbone.hidden(
             tokens.gather(1, columns),  # type: ignore[arg-type]
             columns,  # type: ignore[arg-type]
-            columns,  # type: ignore[arg-type]
+            None,
             int(start.max()) + width,
             batch.cache,
             first,
+            stop - start,
         )
         if depth == 0:
             return np.empty((0, 2), dtype=np.int64)

@@ -110,9 +110,10 @@ class Scripted(torch.nn.Module):
     def forward(
         self,
         input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
+        attention_mask: torch.Tensor | None,
         position_ids: torch.Tensor,
         use_cache: bool,
+        window: Any,
         cache: Any = None,
     ) -> SimpleNamespace:
         self.windows.append(tuple(input_ids.shape))

@@ -1,0 +1,113 @@
+"""Attention over rows of a cache, for ``transformers`` models: grouped heads, packed columns.
+
+Registered through ``transformers``' attention interface, so no model code is patched. It differs
+from the built-in SDPA attention in what is not computed:
+
+* Grouped-query models: the queries of a group stand side by side, and the keys they share are
+  read where they are. (SDPA attention repeats keys and values for every query head, at each step
+  the whole cache, wherever there is a mask and more than one query.)
+* *Packed* columns: rows with windows of different widths go through the linear layers as one long
+  row without padding. Only inside attention are they padded, to (N rows, W columns).
+* A prompt at the start of its row needs no mask: it is causal.
+
+Calls that bring no ``window`` are left to SDPA attention as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import LongTensor, Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import sdpa_mask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+NAME = "mars_rows"
+
+
+@dataclass(frozen=True)
+class Window:
+    """The columns of one forward.
+
+    Attributes:
+        rows, width: N and W, as attention sees them.
+        packed: (T,) where each packed column stands in (N · W); None: nothing is packed.
+        causal: whether each row begins at column 0, and so needs no mask.
+    """
+
+    rows: int
+    width: int
+    packed: LongTensor | None = None
+    causal: bool = False
+
+
+def group_mask(reach: LongTensor, used: int, groups: int, dtype: torch.dtype) -> Tensor:
+    """(N, 1, G · W, K) what is added to the scores: 0 where a query sees a key, −inf elsewhere.
+
+    Args:
+        reach: (N, W) the last column each query sees.
+        used: K; groups: G, query heads a key head.
+    """
+    keys = torch.arange(used, device=reach.device)
+    hidden = keys > reach[..., None]
+    mask = torch.zeros(hidden.shape, dtype=dtype, device=reach.device)
+    mask.masked_fill_(hidden, -torch.inf)
+    return mask[:, None].repeat(1, 1, groups, 1)
+
+
+def rows_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    window: Window | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Attention as ``transformers`` calls it.
+
+    Args:
+        module: the attention layer.
+        query: (N, G · H, W, D), or (1, G · H, T, D) where packed.
+        key, value: (N, H, K, D), H key heads.
+        attention_mask: of ``group_mask``; None where causal.
+        scaling: of the scores.
+        window: what the queries are.
+
+    Returns:
+        (N, W, G · H, D), or (1, T, G · H, D) where packed; and None.
+    """
+    if window is None:
+        plain = ALL_ATTENTION_FUNCTIONS["sdpa"]
+        return plain(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
+    heads, size = query.shape[1], query.shape[-1]
+    rows, width, kept = window.rows, window.width, key.shape[1]
+    if window.packed is not None:
+        padded = query.new_zeros(rows * width, heads, size)
+        padded.index_copy_(0, window.packed, query[0].transpose(0, 1))
+        query = padded.view(rows, width, heads, size).transpose(1, 2)
+    if window.causal:
+        key, value = (states.repeat_interleave(heads // kept, 1) for states in (key, value))
+        out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling)
+    else:
+        grouped = query.reshape(rows, kept, -1, size)
+        out = scaled_dot_product_attention(grouped, key, value, attention_mask, scale=scaling)
+        out = out.view(rows, heads, width, size)
+    out = out.transpose(1, 2)
+    if window.packed is not None:
+        out = out.reshape(rows * width, heads, size).index_select(0, window.packed)[None]
+    return out, None
+
+
+def use_rows_attention(model: Any) -> int:
+    """Have a model attend through this module; returns G, its query heads a key head."""
+    if hasattr(model, "set_attn_implementation"):
+        AttentionInterface.register(NAME, rows_attention)
+        AttentionMaskInterface.register(NAME, sdpa_mask)
+        model.set_attn_implementation(NAME)
+    heads = getattr(model.config, "num_attention_heads", 1)
+    return heads // (getattr(model.config, "num_key_value_heads", None) or heads)
