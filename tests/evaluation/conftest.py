@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from mars.config import Study, parse_study
 from mars.decoding import Generation, Request
 from mars.embedded.tokenizer import build_tokenizer
 from mars.evaluation import lm_eval_model
 from mars.evaluation.source import Source
+from mars.models import save_checkpoint
 
 REPOSITORY = Path(__file__).parents[2]
 TOY = ("toy_ifeval", "toy_bbh", "toy_mmlu_pro", "toy_gpqa", "toy_gsm8k", "toy_humaneval")
@@ -104,3 +106,23 @@ def study() -> Study:
         "jacobi": None,
     }
     return parse_study(raw)
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=len(tokenizer) + 8,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=256,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+    )
+    folder = tmp_path_factory.mktemp("checkpoint") / "model"
+    save_checkpoint(Qwen2ForCausalLM(config), tokenizer, folder, {})
+    return folder

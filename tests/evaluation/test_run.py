@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from mars.config import Benchmark, Study
-from mars.evaluation import benchmarks, lm_eval_model, run, throughput
+from mars.evaluation import benchmarks, lm_eval_model, run
 from mars.evaluation.benchmarks import load_benchmarks
 from mars.evaluation.records import RecordError, RecordStore, read_records
 from mars.evaluation.source import EvaluationError, Source
-from mars.models import CheckpointError, save_checkpoint
+from mars.models import CheckpointError
 
 from .conftest import TOY, FakeDecoders
 
@@ -212,26 +210,6 @@ def test_other_tasks_and_shuffles_do_not_drift(
     assert fake.asked == 12
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=len(tokenizer) + 8,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=256,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=None,
-    )
-    folder = tmp_path_factory.mktemp("checkpoint") / "model"
-    save_checkpoint(Qwen2ForCausalLM(config), tokenizer, folder, {})
-    return folder
-
-
 def test_with_a_model(small: Study, checkpoint: Path, tmp_path: Path) -> None:
     out = tmp_path / "test" / "seed0" / "toy-s" / "mars_b4"
     run.evaluate_variant(small, 0, "toy-s", "mars_b4", checkpoint, out)
@@ -241,54 +219,3 @@ def test_with_a_model(small: Study, checkpoint: Path, tmp_path: Path) -> None:
         assert all(sum(r.accepted) == r.tokens == len(r.confidence) for r in records)
         if row["tau"] == "1.0":
             assert all(set(record.accepted) == {1} for record in records)
-
-
-def test_throughput(
-    study: Study, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert study.throughput is not None
-    grid = study.throughput.model_copy(
-        update={
-            "prompts": 4,
-            "batch_sizes": [2, 4],
-            "cache_blocks": [4],
-            "repeats": 2,
-            "max_new_tokens": 8,
-        }
-    )
-    study = study.model_copy(update={"throughput": grid})
-    out = tmp_path / "throughput.csv"
-    throughput.measure(study, 0, checkpoint, checkpoint, out)
-    with out.open(newline="") as file:
-        made = list(csv.DictReader(file))
-    methods = [("generate", ""), ("ar", ""), ("mars", ""), ("mars", "4"), ("mars", "")]
-    assert [(r["method"], r["cache_block"]) for r in made] == methods * 4
-    assert [(r["batch_size"], r["repeat"]) for r in made] == [
-        (size, repeat) for size in ("2", "4") for repeat in ("0", "1") for _ in methods
-    ]
-    assert all(float(r["seconds"]) > 0 and int(r["tokens"]) > 0 for r in made)
-    ones = [r for r in made if r["method"] in ("generate", "ar")]
-    assert {float(r["tokens_per_forward"]) for r in ones} == {1.0}
-    assert len({r["tokens"] for r in ones}) == 1
-    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert set(summary) == {"2", "4"}
-    assert set(summary["2"]) == {
-        "generate:cursor", "ar:cursor", "mars:none", "mars:block4", "mars:cursor",
-    }  # fmt: skip
-    environment = json.loads((tmp_path / "throughput.environment.json").read_text())
-    assert environment["torch"] == torch.__version__
-
-
-def test_throughput_errors_are_errors(
-    study: Study, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: Any) -> None:
-        raise RuntimeError("broken method")
-
-    monkeypatch.setattr(throughput, "_decode", broken)
-    with pytest.raises(RuntimeError, match="broken method"):
-        throughput.measure(study, 0, checkpoint, checkpoint, tmp_path / "t.csv")
-    assert not (tmp_path / "t.csv").exists()
-    without = study.model_copy(update={"throughput": None})
-    with pytest.raises(EvaluationError, match="no throughput section"):
-        throughput.measure(without, 0, checkpoint, checkpoint, tmp_path / "t.csv")

@@ -1,0 +1,287 @@
+"""The wall-clock grid (Table 5): every method on the same prompts, repeats interleaved.
+
+Nothing else should run on the machine meanwhile. Prompts are tokenised before any clock starts;
+one warm-up a method and batch size is run and dropped; the methods take turns within a repeat, so
+that a slow spell of the machine falls on all of them, and each repeat begins with another one.
+
+An interrupted measurement goes on where it stopped, in the same order: the methods that had no
+turn yet in the repeat that was cut have theirs now. The manifest counts the interruptions.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import os
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from mars.config import Study, Throughput
+from mars.decoding.contract import Generation, Work
+from mars.evaluation.benchmarks import load_benchmarks, prompts
+from mars.evaluation.lm_eval_model import MarsLM
+from mars.evaluation.records import decoding_code, fingerprint, write_atomically
+from mars.evaluation.source import EvaluationError, Source, choose_device, open_checkpoint
+from mars.evaluation.throughput.ceilings import (
+    Ceilings,
+    bytes_moved,
+    clock,
+    flops,
+    measure_ceilings,
+)
+from mars.evaluation.throughput.machine import manifest, peak_memory_mb, versions, warn_if_busy
+from mars.evaluation.throughput.methods import Batch, Method, Workbench
+from mars.evaluation.throughput.partial import Partial
+from mars.evaluation.throughput.prepare import load_models, table_of_costs
+from mars.evaluation.throughput.stages import Stage, only_one_token, positions_needed, stages
+from mars.evaluation.throughput.summary import lines, summary
+
+COLUMNS = (
+    "study", "seed", "scale", "benchmark", "part", "acceptance", "batch_size", "method", "cache",
+    "cache_block", "block_size", "tau", "draft", "scheduling", "linears", "repeat", "prompts",
+    "max_new_tokens", "seconds", "first_token_seconds", "prefill_seconds", "decode_tokens_per_s",
+    "tokens", "tokens_per_s", "forwards", "tokens_per_forward", "model_forwards", "model_tokens",
+    "gflops_per_s", "gbytes_per_s", "peak_gflops_per_s", "peak_gbytes_per_s", "peak_memory_mb",
+    "checkpoint",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What the clock said of one run of a method over all batches.
+
+    Attributes:
+        seconds: of the run.
+        first_tokens: of each batch, seconds in which it yields one token, measured apart.
+        made: the responses.
+        work: what the model computed.
+        peak_memory_mb: see ``machine``.
+    """
+
+    seconds: float
+    first_tokens: list[float]
+    made: list[Generation]
+    work: Work
+    peak_memory_mb: float
+
+
+def measure(
+    study: Study, seed: int, checkpoint: Path | str, ar_checkpoint: Path | str, out: Path
+) -> None:
+    """Measure the study's wall-clock grid and write a CSV, one row per run of a method.
+
+    Beside it, ``<out stem>.environment.json`` says where it was measured, and
+    ``<out stem>.costs.json`` what a forward costs there. The last line printed is a JSON summary.
+
+    Args:
+        study: the study; its ``throughput`` section is the grid.
+        seed: of replayed acceptance and lengths; named in the rows.
+        checkpoint: of the MARS variant.
+        ar_checkpoint: of the autoregressive variant it is compared with.
+        out: the CSV file.
+    """
+    grid, out = study.throughput, Path(out)
+    if grid is None:
+        raise EvaluationError(f"study {study.study!r} has no throughput section; add one")
+    warn_if_busy()
+    torch.set_num_threads(grid.threads)
+    device = choose_device()
+    ours = open_checkpoint(checkpoint, study.training.dtype, device)
+    theirs = open_checkpoint(ar_checkpoint, study.training.dtype, device)
+    ids = _prompts(study, grid, ours)
+    partial = Partial(out, _fingerprint(study, grid, seed, device, ours, theirs))
+    size = grid.block_size or study.variants[grid.variant].block_size
+    again = open_checkpoint(ar_checkpoint, study.training.dtype, device)
+    models = load_models(grid, ours, theirs, again, partial)
+    costs = table_of_costs(grid, size, models, max(map(len, ids)), partial)
+    ceilings = _ceilings(models.mars.dtype, device, partial)
+    positions = max(positions_needed(grid, ids), models.mars.config.max_position_embeddings)
+    bench = Workbench(grid, size, models, costs, positions, device)
+    named = {
+        "study": study.study,
+        "seed": seed,
+        "scale": grid.scale,
+        "benchmark": grid.benchmark,
+        "peak_gflops_per_s": round(ceilings.flops / 1e9, 2),
+        "peak_gbytes_per_s": round(ceilings.bytes / 1e9, 3),
+    }
+    rows = _measure_all(list(stages(bench, ids, seed)), grid.repeats, named, device, partial)
+    sessions = partial.sessions
+    made = manifest(
+        grid, device, study.training.dtype, models, costs, ceilings, positions, sessions
+    )
+    costs.save(out.with_suffix(".costs.json"))
+    write_atomically(out.with_suffix(".environment.json"), json.dumps(made, indent=2) + "\n")
+    write_atomically(out, _as_csv(rows))
+    partial.remove()
+    print(json.dumps(summary(rows)))
+
+
+def _prompts(study: Study, grid: Throughput, source: Source) -> list[tuple[int, ...]]:
+    """The benchmark's first prompts, as ids."""
+    benchmark = study.evaluation.benchmarks[grid.benchmark]
+    loaded = load_benchmarks({grid.benchmark: benchmark})[grid.benchmark]
+    lm = MarsLM(source)
+    texts = prompts(lm, loaded, grid.prompts)[: grid.prompts]
+    if len(texts) < grid.prompts:
+        raise EvaluationError(
+            f"throughput.prompts is {grid.prompts}, but {grid.benchmark} has {len(texts)} "
+            f"documents; set at most {len(texts)}"
+        )
+    return [tuple(lm.tok_encode(text)) for text in texts]
+
+
+def _fingerprint(
+    study: Study, grid: Throughput, seed: int, device: str, ours: Source, theirs: Source
+) -> str:
+    """Of everything that shapes the numbers: what differs in any of it is another measurement."""
+    code = b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py")))
+    return fingerprint(
+        {
+            "machine": versions(device, study.training.dtype),
+            "grid": grid.model_dump(mode="json", exclude={"trace"}),
+            "named": [study.study, seed],
+            "block_size": study.variants[grid.variant].block_size,
+            "checkpoints": [ours.checkpoint, theirs.checkpoint],
+            "code": [hashlib.sha256(code).hexdigest(), decoding_code("ar"), decoding_code("mars")],
+        }
+    )
+
+
+def _ceilings(dtype: torch.dtype, device: str, partial: Partial) -> Ceilings:
+    if "ceilings" not in partial:
+        partial.keep("ceilings", asdict(measure_ceilings(dtype, device)))
+    return Ceilings(**partial["ceilings"])
+
+
+# --------------------------------------------------------------------------- the loop
+
+
+def _measure_all(
+    todo: Sequence[Stage], repeats: int, named: dict[str, Any], device: str, partial: Partial
+) -> list[dict[str, Any]]:
+    """Rows of all stages, in their order; those that an interrupted run left are not run again."""
+    rows: list[dict[str, Any]] = []
+    total = repeats * sum(len(stage.methods) for stage in todo)
+    partial.begin_session({"load_average": list(os.getloadavg())})
+    with tqdm(total=total, unit="run", file=sys.stderr, smoothing=0.1) as progress:
+        for stage in todo:
+            made = _measure_stage(stage, repeats, named, device, partial, progress)
+            for line in lines(stage.name, stage.batch_size, made):
+                progress.write(line, file=sys.stderr)
+            rows += made
+    return rows
+
+
+def _measure_stage(
+    stage: Stage,
+    repeats: int,
+    named: dict[str, Any],
+    device: str,
+    partial: Partial,
+    progress: tqdm[Any],
+) -> list[dict[str, Any]]:
+    """Every method once a repeat, each repeat beginning with another one."""
+    rows = []
+    warm: set[str] = set()
+    for repeat in range(repeats):
+        turn = repeat % len(stage.methods)
+        for method in (*stage.methods[turn:], *stage.methods[:turn]):
+            key = f"run: {stage.name} {stage.batch_size} {method.label} {repeat}"
+            progress.set_description(f"{stage.name}, {stage.batch_size} rows, {method.label}")
+            if key in partial:
+                progress.initial += 1  # done before: says nothing of how long the others take
+                progress.n += 1
+            else:
+                if method.label not in warm:
+                    _warm_up_all(stage, device)
+                    warm = {method.label for method in stage.methods}
+                partial.keep(key, _row(stage, method, repeat, named, device))
+                progress.update()
+            rows.append(partial[key])
+    return rows
+
+
+def _warm_up_all(stage: Stage, device: str) -> None:
+    """Not timed: allocations, kernels and caches of the first call, and what is compiled.
+
+    The whole run where anything is compiled or captured, which happens once a shape.
+    """
+    for method in stage.methods:
+        method.decode(only_one_token(stage.batches[0]))
+        method.decode(stage.batches[0])
+        if method.compiled:
+            method.run(stage.batches)
+    clock(device)
+
+
+def _time(method: Method, batches: Sequence[Batch], device: str) -> _Run:
+    """Decode all batches under the clock; before that, each one's first tokens."""
+    first_tokens = []
+    for batch in batches:
+        asked = only_one_token(batch)
+        start = clock(device)
+        method.decode(asked)
+        first_tokens.append(clock(device) - start)
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    method.decoder.work = Work()
+    start = clock(device)
+    made = method.run(batches)
+    seconds = clock(device) - start
+    return _Run(seconds, first_tokens, made, method.decoder.work, peak_memory_mb(device))
+
+
+def _row(
+    stage: Stage, method: Method, repeat: int, named: dict[str, Any], device: str
+) -> dict[str, Any]:
+    """Run a method and write down what came of it."""
+    run = _time(method, stage.batches, device)
+    tokens, forwards = (sum(getattr(g, of) for g in run.made) for of in ("tokens", "forwards"))
+    prefill = sum(run.first_tokens)
+    after = tokens - len(run.made)
+    decoding = run.seconds - prefill
+    values = {
+        **named,
+        "part": stage.part,
+        "acceptance": stage.acceptance,
+        "batch_size": stage.batch_size,
+        **method.columns,
+        "repeat": repeat,
+        "prompts": stage.requests,
+        "max_new_tokens": stage.max_new_tokens,
+        "seconds": round(run.seconds, 4),
+        "first_token_seconds": round(statistics.median(run.first_tokens), 5),
+        "prefill_seconds": round(prefill, 4),
+        # where nothing follows the first tokens, there is no rate of it
+        "decode_tokens_per_s": round(after / decoding, 2) if after and decoding > 0 else None,
+        "tokens": tokens,
+        "tokens_per_s": round(tokens / run.seconds, 2),
+        "forwards": forwards,
+        "tokens_per_forward": round(tokens / forwards, 4),
+        "model_forwards": run.work.forwards,
+        "model_tokens": run.work.tokens,
+        "gflops_per_s": round(flops(run.work, method.model.config) / run.seconds / 1e9, 3),
+        "gbytes_per_s": round(
+            bytes_moved(run.work, method.model.config, method.model.dtype) / run.seconds / 1e9, 3
+        ),
+        "peak_memory_mb": round(run.peak_memory_mb, 1),
+    }
+    return {column: "" if values[column] is None else values[column] for column in COLUMNS}
+
+
+def _as_csv(rows: Sequence[dict[str, Any]]) -> str:
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

@@ -1,0 +1,223 @@
+"""The wall-clock grid: its rows, its files, and what an interrupted one keeps."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mars.config import Study
+from mars.config.speed import Continuous, Replay
+from mars.decoding import costs
+from mars.evaluation import throughput
+from mars.evaluation.source import EvaluationError
+from mars.evaluation.throughput import ceilings, grid
+from mars.evaluation.throughput.partial import Partial
+from mars.evaluation.throughput.stages import continuous_requests
+
+MODEL = ["generate", "generate_static", "ar", "mars none", "mars block", "mars cursor"]
+MODEL += ["mars cursor auto", "released block"]
+REPLAYED = ["generate", "generate_static", "ar", "released block", "mars block", "mars cursor"]
+REPLAYED += ["mars cursor auto"]
+BATCHING = ["ar", "ar continuous", "mars cursor", "mars cursor continuous"]
+
+
+def name(row: dict[str, str]) -> str:
+    parts = [row["method"]]
+    parts += [row["cache"]] if row["draft"] else []
+    parts += ["auto"] if row["draft"] == "auto" else []
+    return " ".join(parts + (["continuous"] if row["scheduling"] == "continuous" else []))
+
+
+@pytest.fixture
+def small(study: Study, monkeypatch: pytest.MonkeyPatch) -> Study:
+    monkeypatch.setattr(ceilings, "SECONDS", 0.0)
+    monkeypatch.setattr(costs, "CELL_SECONDS", 0.0)
+    assert study.throughput is not None
+    changed = {
+        "prompts": 5,
+        "batch_sizes": [2, 4],
+        "cache_blocks": [4],
+        "repeats": 2,
+        "max_new_tokens": 8,
+        "linears": "stock",
+        "replay": Replay(tokens_per_forward=1.8, max_new_tokens=9),
+        "continuous": Continuous(slots=2, requests=7, shortest=2, longest=300),
+    }
+    made = study.throughput.model_copy(update=changed)
+    return study.model_copy(update={"throughput": made})
+
+
+def measured(study: Study, checkpoint: Path, folder: Path) -> list[dict[str, str]]:
+    out = folder / "throughput.csv"
+    throughput.measure(study, 0, checkpoint, checkpoint, out)
+    with out.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_every_method_has_its_turns(
+    small: Study, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = measured(small, checkpoint, tmp_path)
+    assert all(set(row) == set(grid.COLUMNS) for row in rows)
+    stages = [("grid", "model", size, MODEL) for size in ("2", "4")]
+    stages += [("grid", "replayed", size, REPLAYED) for size in ("2", "4")]
+    stages += [("batching", "replayed", "2", BATCHING)]
+    expected = []
+    for *where, methods in stages:
+        for repeat in range(2):  # each begins with another method
+            turns = methods[repeat:] + methods[:repeat]
+            expected += [(*where, str(repeat), method) for method in turns]
+    keys = ("part", "acceptance", "batch_size", "repeat")
+    assert [(*(row[key] for key in keys), name(row)) for row in rows] == expected
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "throughput.csv", "throughput.costs.json", "throughput.environment.json"
+    }  # fmt: skip
+    out, err = capsys.readouterr()
+    summary = json.loads(out.splitlines()[-1])
+    assert set(summary) == {"grid model", "grid replayed", "batching replayed"}
+    assert len(summary["grid model"]["4"]) == len(MODEL)
+    assert summary["grid replayed"]["2"]["ar"]["times_ar"] == 1
+    assert "grid replayed, 4 rows, mars_cursor_auto: " in err
+    environment = json.loads((tmp_path / "throughput.environment.json").read_text())
+    assert environment["torch"] == torch.__version__
+    assert environment["interruptions"] == 0
+    assert environment["linears"] == "stock"
+    assert "the model has 256" in environment["positions"]  # 300 tokens are forced beyond them
+
+
+def test_rows_add_up(small: Study, checkpoint: Path, tmp_path: Path) -> None:
+    rows = measured(small, checkpoint, tmp_path)
+    for row in rows:
+        seconds, tokens = float(row["seconds"]), int(row["tokens"])
+        assert float(row["tokens_per_s"]) == pytest.approx(tokens / seconds, rel=0.05)
+        assert int(row["model_tokens"]) >= int(row["model_forwards"]) > 0
+        assert 0 < float(row["first_token_seconds"]) <= float(row["prefill_seconds"]) + 1e-4
+        assert float(row["gflops_per_s"]) > 0
+        assert float(row["peak_gbytes_per_s"]) > 0
+        assert (row["tau"] == "0.95") == (row["acceptance"] == "model" and row["draft"] != "")
+        if not row["draft"]:
+            assert float(row["tokens_per_forward"]) == 1
+    ones = [row for row in rows if row["acceptance"] == "model" and not row["draft"]]
+    assert len({row["tokens"] for row in ones}) == 1
+    replayed = [row for row in rows if (row["part"], row["acceptance"]) == ("grid", "replayed")]
+    assert {int(row["tokens"]) for row in replayed} == {5 * 9}
+    # the same draws whatever the batch; the order of the slots changes none of them
+    counts = Counter((name(row), row["forwards"]) for row in replayed if row["draft"] == "B")
+    assert len(counts) == 3
+    batching = [row for row in rows if row["part"] == "batching"]
+    assert len({row["tokens"] for row in batching}) == 1
+    assert len({row["forwards"] for row in batching if row["method"] == "mars"}) == 1
+
+
+class Clock:
+    """Counts runs; raises before a given one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.runs, self.last = 0, 10**9
+        self.error: BaseException = KeyboardInterrupt()
+        self._time = grid._time
+        monkeypatch.setattr(grid, "_time", self)
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self.runs == self.last:
+            raise self.error
+        self.runs += 1
+        return self._time(*arguments)
+
+
+def test_an_interrupted_grid_goes_on(
+    small: Study, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    clock.last = 21
+    with pytest.raises(KeyboardInterrupt):
+        measured(small, checkpoint, tmp_path)
+    (partial,) = tmp_path.iterdir()
+    kept = [json.loads(line) for line in partial.read_text().splitlines()]
+    kept = [line["value"] for line in kept if line.get("key", "").startswith("run: ")]
+    assert len(kept) == 21
+    with partial.open("a") as file:
+        file.write('{"key": "run: torn')
+    clock.last = 10**9
+    rows = measured(small, checkpoint, tmp_path)
+    assert clock.runs == len(rows) == 2 * (2 * 8 + 2 * 7 + 4)
+    before = [{column: str(value) for column, value in row.items()} for row in kept]
+    assert rows[:21] == before
+    environment = json.loads((tmp_path / "throughput.environment.json").read_text())
+    assert environment["interruptions"] == 1
+    assert not partial.exists()
+
+
+def test_runs_of_other_settings_are_not_used(
+    small: Study, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    clock.last = 3
+    with pytest.raises(KeyboardInterrupt):
+        measured(small, checkpoint, tmp_path)
+    assert small.throughput is not None
+    other = small.throughput.model_copy(update={"max_new_tokens": 7})
+    clock.runs, clock.last = 0, 10**9
+    rows = measured(small.model_copy(update={"throughput": other}), checkpoint, tmp_path)
+    assert clock.runs == len(rows)
+
+
+def test_errors_are_errors(
+    small: Study, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    clock.last, clock.error = 5, RuntimeError("broken method")
+    with pytest.raises(RuntimeError, match="broken method"):
+        measured(small, checkpoint, tmp_path)
+    assert not (tmp_path / "throughput.csv").exists()
+    assert small.throughput is not None
+    without = small.model_copy(update={"throughput": None})
+    with pytest.raises(EvaluationError, match="no throughput section"):
+        measured(without, checkpoint, tmp_path)
+    many = small.throughput.model_copy(update={"prompts": 10**6})
+    with pytest.raises(EvaluationError, match=r"throughput\.prompts is 1000000, but toy_gsm8k has"):
+        measured(small.model_copy(update={"throughput": many}), checkpoint, tmp_path)
+
+
+def test_replayed_acceptance_alone_needs_no_thresholds(
+    small: Study, checkpoint: Path, tmp_path: Path
+) -> None:
+    assert small.throughput is not None
+    made = small.throughput.model_copy(
+        update={"thresholds": [], "continuous": None, "repeats": 1, "batch_sizes": [4]}
+    )
+    rows = measured(small.model_copy(update={"throughput": made}), checkpoint, tmp_path)
+    assert [name(row) for row in rows] == REPLAYED
+
+
+def test_lengths_are_log_uniform_and_the_same_for_all() -> None:
+    part = Continuous(slots=8, requests=4000, shortest=16, longest=256)
+    prompts = [(1, 2), (3,)]
+    asked = continuous_requests(part, prompts, seed=0)
+    assert asked == continuous_requests(part, prompts, seed=0)
+    assert asked != continuous_requests(part, prompts, seed=1)
+    lengths = sorted(request.max_new_tokens for request in asked)
+    assert (lengths[0], lengths[-1]) == (16, 256)
+    assert abs(lengths[2000] - 64) < 4  # the middle of 16 and 256, on a logarithmic scale
+    assert {request.prompt_ids for request in asked} == set(prompts)
+
+
+def test_a_partial_file_keeps_whole_lines_only(tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "x.csv"
+    partial = Partial(out, "one")
+    partial.keep("a", {"seconds": 1.5})
+    partial.begin_session({})
+    partial.path.write_text(partial.path.read_text() + '{"key": "b", "val')
+    again = Partial(out, "one")
+    assert "a" in again
+    assert "b" not in again
+    assert again["a"] == {"seconds": 1.5}
+    again.keep("b", 2)
+    assert Partial(out, "one")["b"] == 2
+    assert "a" not in Partial(out, "two")
