@@ -90,6 +90,7 @@ rule report:
         expand(f"{RESULTS}/tables/{{table}}.{{kind}}", table=TABLES, kind=["csv", "md"]),
         expand(f"{FIGURES}/{{figure}}.{{kind}}", figure=DRAWN, kind=["png", "pdf"]),
         f"{RESULTS}/environment.json",
+        throughput_files("environment.json"),
         sources(ROOT, "mars/analysis/report.py"),
         data_files(ROOT, "mars/analysis"),
     output:

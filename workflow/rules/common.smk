@@ -152,9 +152,10 @@ def every_run(name, trained_only=False):
     ]
 
 
-def throughput_files():
+def throughput_files(ending="csv"):
     """The wall-clock measurements of every seed, where the study has a grid."""
-    return [f"{RESULTS}/seed{seed}/throughput.csv" for seed in study.seeds if study.throughput]
+    seeds = study.seeds if study.throughput else []
+    return [f"{RESULTS}/seed{seed}/throughput.{ending}" for seed in seeds]
 
 
 def arrivals_files():

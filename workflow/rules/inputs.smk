@@ -87,7 +87,18 @@ def throughput_inputs(wildcards):
 
 def throughput_sources(wildcards):
     decoders = ("mars/decoding/make.py", DECODER_FILES["ar"], DECODER_FILES["mars"])
-    return sources(ROOT, "mars/evaluation/throughput.py", *decoders)
+    return sources(ROOT, "mars/evaluation/throughput/__init__.py", *decoders)
+
+
+def throughput_settings(wildcards):
+    grid = study.throughput
+    return settings(
+        grid=grid.model_dump(mode="json", exclude={"trace"}),
+        benchmark=study.evaluation.benchmarks[grid.benchmark].model_dump(
+            mode="json", include={"num_fewshot"}
+        ),
+        dtype=study.training.dtype,
+    )
 
 
 def throughput_checkpoint(which):

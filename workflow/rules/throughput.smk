@@ -2,12 +2,18 @@
 
 
 rule throughput:
-    """Seconds and tokens of each method, cache and batch size over the same prompts."""
+    """Seconds and tokens of each method, cache and batch size over the same prompts.
+
+    The runs that an interrupted job has finished are in a hidden file that is no output, and are
+    not repeated.
+    """
     input:
         throughput_inputs,
         throughput_sources,
     output:
-        f"{RESULTS}/seed{{seed}}/throughput.csv",
+        csv=f"{RESULTS}/seed{{seed}}/throughput.csv",
+        costs=f"{RESULTS}/seed{{seed}}/throughput.costs.json",
+        environment=f"{RESULTS}/seed{{seed}}/throughput.environment.json",
     log:
         f"{RESULTS}/logs/throughput/seed{{seed}}.log",
     benchmark:
@@ -22,13 +28,10 @@ rule throughput:
         gpu=GPU,
     params:
         config=CONFIG,
-        settings=settings(
-            grid=study.throughput and study.throughput.model_dump(mode="json"),
-            dtype=study.training.dtype,
-        ),
+        settings=throughput_settings,
         checkpoint=throughput_checkpoint("variant"),
         ar_checkpoint=throughput_checkpoint("ar_variant"),
     shell:
         "exec python -m mars throughput --config {params.config:q} --seed {wildcards.seed}"
         " --checkpoint {params.checkpoint:q} --ar-checkpoint {params.ar_checkpoint:q}"
-        " --out {output:q} &> {log:q}"
+        " --out {output.csv:q} &> {log:q}"
