@@ -102,8 +102,21 @@ def _parser() -> argparse.ArgumentParser:
 
     _generate_options(command("generate", _generate, "have a checkpoint answer prompts").parser)
 
-    throughput = command("throughput", _throughput, "measure a study's wall-clock grid")
-    throughput.study().seed().option("--checkpoint", "the MARS checkpoint")
+    throughput = command(
+        "throughput", _throughput, "measure a study's wall-clock grid, or go on with it"
+    )
+    throughput.describe(
+        "Every method of the study's throughput section takes its turn over the same prompts. "
+        "Nothing else should run on the machine. Beside the CSV, one row per run, come "
+        "NAME.environment.json (where and how it was measured) and NAME.costs.json (what a "
+        "forward costs there). Progress and medians go to standard error; the last line of "
+        "standard output is a JSON summary. An interrupted measurement goes on where it stopped. "
+        "A quick look without a study run: mars throughput --config config/embedded.yaml "
+        "--seed 0 --checkpoint embedded:toy-m --ar-checkpoint embedded:toy-m --out look.csv"
+    )
+    throughput.study().seed().option(
+        "--checkpoint", "the MARS checkpoint (a folder or embedded:NAME)"
+    )
     throughput.option("--ar-checkpoint", "the autoregressive checkpoint it is compared with")
     throughput.out("the CSV to write")
 
@@ -170,6 +183,10 @@ class _Command:
     def option(self, flag: str, help: str, kind: type = str) -> _Command:
         self.parser.add_argument(flag, required=True, type=kind, help=help)
         return self
+
+    def describe(self, more: str) -> None:
+        """Say more than the one line that the list of commands has."""
+        self.parser.description = f"{self.parser.description} {more}"
 
     def study(self) -> _Command:
         return self.option("--config", "study file, e.g. results/embedded/config.yaml")
