@@ -2,9 +2,8 @@
 
 A draft of D tokens (1 is plain AR) yields 1 + a₁ + a₁a₂ + … tokens a row, a_d being how often a
 row that accepted d tokens accepted one more. It costs a forward of as many columns as the rows
-have: D − 1 masks, and what the row with the most accepted tokens got last time, which this step
-must write. Both are taken as they would be if D were kept for good: a longer draft is also paid
-for by the step after it.
+have: D − 1 masks each, and what they accepted last time, which this step must write. Both are
+taken as they would be if D were kept for good: a longer draft is also paid for by the step after.
 """
 
 from __future__ import annotations
@@ -58,11 +57,9 @@ class DraftLength:
 
     def rates(self, rows: int) -> NDArray[np.float64]:
         """(B,) accepted tokens a second of drafts of 1, 2, … B tokens."""
-        share = self.acceptance()
-        accepted = share.cumsum()
-        longest = (1 - (1 - share) ** rows).cumsum()  # of the row that accepts the most
+        accepted = self.acceptance().cumsum()
         seconds = [
-            self._costs.seconds(rows, longest[draft] + draft, draft + 1)
-            for draft in range(self._width)
+            self._costs.seconds(rows, tokens + masks, masks + 1)
+            for masks, tokens in enumerate(accepted)
         ]
         return rows * accepted / np.maximum(seconds, 1e-9)
