@@ -14,6 +14,7 @@ include: "workflow/rules/inputs.smk"
 include: "workflow/rules/training.smk"
 include: "workflow/rules/evaluation.smk"
 include: "workflow/rules/throughput.smk"
+include: "workflow/rules/arrivals.smk"
 include: "workflow/rules/analysis.smk"
 
 

@@ -120,6 +120,14 @@ def _parser() -> argparse.ArgumentParser:
     throughput.option("--ar-checkpoint", "the autoregressive checkpoint it is compared with")
     throughput.out("the CSV to write")
 
+    arrivals = command(
+        "arrivals", _arrivals, "serve requests that arrive over time, under each policy of τ"
+    )
+    arrivals.study().seed().option(
+        "--checkpoint", "the MARS checkpoint (a folder or embedded:NAME)"
+    )
+    arrivals.out("the CSV to write")
+
     table = command("table", _table, "write one table of a study's results, as CSV and Markdown")
     table.parser.add_argument("name", help="the table's name")
     table.study().results().out("folder to write NAME.csv and NAME.md to")
@@ -169,6 +177,7 @@ def _generate_options(parser: argparse.ArgumentParser) -> None:
     add("--slots", type=int, help="prompts in flight (default: all, up to 32)")
     add("--dtype", help="float32 (default on a CPU), bfloat16 (default on a GPU), …")
     add("--device", help="cpu, cuda, … (default: a GPU where there is one)")
+    add("--linears", choices=["auto", "stock", "packed"], help="of a CPU (default auto)")
     add("--threads", type=int, help="of torch on the CPU")
     add("--no-stream", action="store_true", help="print an answer when it is finished")
     add("--json", action="store_true", help="print one JSON object an answer")
@@ -275,6 +284,13 @@ def _throughput(args: argparse.Namespace) -> None:
     from mars.evaluation.throughput import measure
 
     measure(study, args.seed, args.checkpoint, args.ar_checkpoint, args.out)
+
+
+def _arrivals(args: argparse.Namespace) -> None:
+    study = _study(args, lambda study: study.throughput.threads if study.throughput else 1)
+    from mars.evaluation.throughput.arrivals import measure_arrivals
+
+    measure_arrivals(study, args.seed, args.checkpoint, args.out)
 
 
 def _table(args: argparse.Namespace) -> None:

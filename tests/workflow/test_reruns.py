@@ -66,6 +66,18 @@ def test_a_decoder_evaluates_again_without_training(changed):
     assert "throughput" not in rules(jobs)
 
 
+def test_the_arrival_trace_is_served_again_without_the_grid(changed):
+    jobs = changed("mars/evaluation/throughput/trace.py")
+    assert {"arrivals", "table", "figure_arrivals", "report"} <= rules(jobs)
+    assert not rules(jobs) & {"train", "evaluate", "throughput"}
+
+
+def test_a_setting_of_the_trace_leaves_the_grid_alone(finished):
+    jobs = finished.jobs("--config", "throughput={trace: {patience: 3}}")
+    assert "arrivals" in rules(jobs)
+    assert not rules(jobs) & {"train", "evaluate", "throughput"}
+
+
 def test_a_figure_only_redraws_itself(changed):
     jobs = changed("mars/analysis/figures/frontier.py")
     assert rules(jobs) == {"figure_frontier", "report"}

@@ -109,6 +109,37 @@ def throughput_checkpoint(which):
     return of
 
 
+# --- the arrival trace
+
+
+def arrivals_inputs(wildcards):
+    grid = study.throughput
+    return checkpoint_inputs(wildcards.seed, grid.scale, grid.variant)
+
+
+def arrivals_sources(wildcards):
+    tasks = "mars/evaluation/tasks"  # they score its answers
+    return data_files(ROOT, tasks) + sources(
+        ROOT,
+        "mars/evaluation/throughput/arrivals.py",
+        DECODER_FILES["mars"],
+        *sorted(str(path.relative_to(ROOT)) for path in (ROOT / tasks).rglob("*.py")),
+    )
+
+
+def arrivals_settings(wildcards):
+    grid = study.throughput
+    shaping = {"scale", "variant", "benchmark", "block_size", "max_new_tokens", "trace"}
+    shaping |= {"threads", "linears", "compile"}
+    return settings(
+        grid=grid.model_dump(mode="json", include=shaping),
+        benchmark=study.evaluation.benchmarks[grid.benchmark].model_dump(
+            mode="json", exclude={"column"}
+        ),
+        dtype=study.training.dtype,
+    )
+
+
 # --- tables and figures
 
 
