@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -34,13 +36,53 @@ class Scale(Section):
     paper: str | None = Field(None, description="the paper's scale it is shown beside, e.g. 0.5B")
 
 
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_DATA_FILE = re.compile(r"\.(jsonl?|parquet|arrow)$")
+
+
 class Data(Section):
     """Where training conversations come from."""
 
-    source: str = Field("embedded", description="'embedded', or the path of a JSONL file")
+    source: str = Field(
+        "embedded",
+        description="'embedded'; a JSONL file; a folder or Parquet file of the datasets library; "
+        "or a hub dataset, owner/name or hub:owner/name",
+    )
+    config: str | None = Field(None, description="of a dataset that has several")
+    split: str | None = Field(None, description="the dataset's split; null: train")
+    revision: str | None = Field(None, description="the hub dataset's commit, branch or tag")
     stage1_examples: int = Field(12_000, ge=1, description="distinct conversations of stage 1")
     stage2_examples: int = Field(12_000, ge=1, description="distinct conversations of stage 2")
     max_length: int = Field(128, ge=8, description="tokens; longer conversations are cut")
+    on_bad_rows: Literal["drop", "error"] = Field(
+        "drop", description="rows that cannot be trained on, or repeat another"
+    )
+
+    @property
+    def hub_name(self) -> str | None:
+        """The hub dataset that source names; None: it names something else."""
+        if self.source.startswith("hub:"):
+            return self.source.removeprefix("hub:")
+        named = _HUB_NAME.fullmatch(self.source) and not _DATA_FILE.search(self.source)
+        return self.source if named and not Path(self.source).exists() else None
+
+    @property
+    def path(self) -> Path | None:
+        """The file or folder that source names; None: the toy world or a hub dataset."""
+        return None if self.source == "embedded" or self.hub_name else Path(self.source)
+
+    @property
+    def files(self) -> list[str]:
+        """The files below ``path``, for a workflow to depend on."""
+        found = [] if self.path is None else [self.path, *sorted(self.path.rglob("*"))]
+        return [str(file) for file in found if file.is_file()]
+
+    @model_validator(mode="after")
+    def _toy_world_has_none(self) -> Data:
+        for name in ("config", "split", "revision"):
+            if self.source == "embedded" and getattr(self, name) is not None:
+                raise ValueError(f"data.{name}: the embedded source has none; leave it out")
+        return self
 
 
 class Training(Section):

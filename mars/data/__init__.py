@@ -1,12 +1,16 @@
 """Conversations → token ids and response mask, and where conversations come from."""
 
-from mars.data.encoding import Encoded, RowError, encode, encode_all, end_of_turn_id
-from mars.data.sources import DataError, check_rows, load_examples
+from mars.data.encoding import Encoded, RowError, TemplateError, encode, encode_all, end_of_turn_id
+from mars.data.examples import Examples
+from mars.data.prepare import check_rows, load_examples
+from mars.data.sources import DataError
 
 __all__ = [
     "DataError",
     "Encoded",
+    "Examples",
     "RowError",
+    "TemplateError",
     "check_rows",
     "encode",
     "encode_all",

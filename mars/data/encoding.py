@@ -8,12 +8,13 @@ by comparing ids with the pad id.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from jinja2 import TemplateError as JinjaError
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.utils.chat_template_utils import render_jinja_template
@@ -23,11 +24,28 @@ _MARKER = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
 class RowError(ValueError):
-    """A conversation that cannot be trained on; the caller adds where it stands."""
+    """A conversation that cannot be trained on; the caller adds where it stands.
 
-    def __init__(self, message: str, index: int = 0) -> None:
+    Attributes:
+        kind: what reports count it under, a few words.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
-        self.index = index
+        self.kind = kind
+
+    def __reduce__(self) -> tuple[Any, ...]:  # it crosses from one process to another
+        return type(self), (self.kind, str(self))
+
+
+class TemplateError(RowError):
+    """The chat template itself is at fault, so that no row could be trusted."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("chat template", message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self),)
 
 
 @dataclass(frozen=True)
@@ -72,71 +90,125 @@ def encode_all(
     """``encode`` for many, tokenised together (several times faster).
 
     Raises:
-        RowError: with the index of the first conversation that cannot be trained on.
+        RowError: of the first conversation that cannot be trained on.
+    """
+    encoded: list[Encoded] = []
+    for found in encode_each(tokenizer, conversations, max_length):
+        if isinstance(found, RowError):
+            raise found
+        encoded.append(found)
+    return encoded
+
+
+def encode_each(
+    tokenizer: Tokenizer, conversations: Sequence[Sequence[Message]], max_length: int
+) -> Iterator[Encoded | RowError]:
+    """Every conversation in order, or what is wrong with it.
+
+    Raises:
+        TemplateError: the template is at fault, not the conversation.
     """
     end = end_of_turn_id(tokenizer)
-    encoded: list[Encoded] = []
     for start in range(0, len(conversations), CHUNK):
-        texts, spans = [], []
-        for index, messages in enumerate(conversations[start : start + CHUNK], start):
-            try:
-                _check(messages)
-                text, found = _render(tokenizer, messages)
-            except RowError as error:
-                raise RowError(str(error), index) from None
-            texts.append(text)
-            spans.append(found)
+        rendered = [_try_render(tokenizer, c) for c in conversations[start : start + CHUNK]]
+        texts = [found[0] for found in rendered if not isinstance(found, RowError)]
         tokens = tokenizer(
             texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False
-        )
-        for place, found in enumerate(spans):
+        ) if texts else {}  # fmt: skip
+        place = 0
+        for found in rendered:
+            if isinstance(found, RowError):
+                yield found
+                continue
             ids = np.array(tokens["input_ids"][place], dtype=np.int64)
             offsets = np.array(tokens["offset_mapping"][place], dtype=np.int64).reshape(-1, 2)
+            place += 1
             try:
-                encoded.append(_cut(ids, _turns(ids, offsets, found, end), end, max_length))
+                yield _cut(ids, _turns(ids, offsets, found[1], end), end, max_length)
             except RowError as error:
-                raise RowError(str(error), start + place) from None
-    return encoded
+                yield error
 
 
 def _check(messages: Sequence[Message]) -> None:
     if not isinstance(messages, (list, tuple)) or not messages:
-        raise RowError("'messages' is not a list of messages")
+        raise RowError("malformed messages", "'messages' is not a list of messages")
     responses = 0
     for number, message in enumerate(messages):
         if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
-            raise RowError(f"message {number} needs a 'role' and a 'content'")
-        if not isinstance(message["content"], str):
-            raise RowError(f"message {number}: its content is not text")
+            raise RowError("malformed messages", f"message {number} needs a 'role' and a 'content'")
+        if not isinstance(message["content"], str) or not isinstance(message["role"], str):
+            raise RowError(
+                "malformed messages", f"message {number}: its content is not text; drop the row"
+            )
+        if not _is_unicode(message["content"]):
+            raise RowError(
+                "malformed messages", f"message {number}: half a character (a lone surrogate)"
+            )
         if message["role"] == "assistant":
             responses += 1
             if not message["content"].strip():
-                raise RowError(f"message {number}: the response is empty; drop the row")
+                raise RowError(
+                    "empty response", f"message {number}: the response is empty; drop the row"
+                )
         elif message["role"] == "user" and not message["content"].strip():
-            raise RowError(f"message {number}: the prompt is empty; drop the row")
+            raise RowError("empty prompt", f"message {number}: the prompt is empty; drop the row")
     if not responses:
-        raise RowError("no response: no message has the role 'assistant'; drop the row")
+        raise RowError(
+            "no response", "no response: no message has the role 'assistant'; drop the row"
+        )
     if messages[0]["role"] == "assistant":
-        raise RowError("the first message is a response: put the prompt before it")
+        raise RowError("no prompt", "the first message is a response: put the prompt before it")
 
 
-def _render(tokenizer: Tokenizer, messages: Sequence[Message]) -> tuple[str, list[tuple[int, int]]]:
-    """The conversation's text, and the character span of each response."""
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+Rendered = tuple[str, list[tuple[int, int]]]
+"""A conversation's text, and the character span of each response."""
+
+
+def _try_render(tokenizer: Tokenizer, messages: Sequence[Message]) -> Rendered | RowError:
+    try:
+        _check(messages)
+        return _render(tokenizer, messages)
+    except TemplateError:
+        raise
+    except RowError as error:
+        return error
+    except JinjaError as error:
+        why = " ".join(str(error).split())
+        return RowError("refused by the template", f"the chat template refuses it: {why}")
+
+
+def _render(tokenizer: Tokenizer, messages: Sequence[Message]) -> Rendered:
     template: Any = tokenizer.chat_template
     template = template["default"] if isinstance(template, dict) else template
+    if not template:
+        raise TemplateError("the tokenizer has no chat template: give it one")
     special: dict[str, Any] = dict(tokenizer.special_tokens_map)
     if _MARKER.search(template):
         rendered: Any = render_jinja_template(
             [list(messages)], chat_template=template, return_assistant_tokens_mask=True, **special
         )
         (text,), (spans,) = rendered
+        told = sum(message["role"] == "assistant" for message in messages)
+        if len(spans) != told:
+            raise TemplateError(
+                f"the chat template's {{% generation %}} markers enclose {len(spans)} of {told} "
+                "responses; put them around every assistant message"
+            )
         return text, [(int(start), int(stop)) for start, stop in spans]
     return _spans_by_prefix(tokenizer, messages)
 
 
-def _spans_by_prefix(
-    tokenizer: Tokenizer, messages: Sequence[Message]
-) -> tuple[str, list[tuple[int, int]]]:
+def _spans_by_prefix(tokenizer: Tokenizer, messages: Sequence[Message]) -> Rendered:
+    """Without markers: a response is what follows the prompt that asks for it."""
+
     def text_of(count: int, prompt: bool = False) -> str:
         return str(
             tokenizer.apply_chat_template(
@@ -149,9 +221,15 @@ def _spans_by_prefix(
         if message["role"] == "assistant":
             before, after = text_of(number, prompt=True), text_of(number + 1)
             if not (after.startswith(before) and text.startswith(after)):
-                raise RowError(
+                raise TemplateError(
                     "the chat template rewrites earlier turns, so responses cannot be told "
                     "apart; add {% generation %} markers to the template"
+                )
+            said = after[len(before) :].lstrip()
+            if before == text_of(number) and not said.startswith(message["content"].strip()):
+                raise TemplateError(
+                    "the chat template writes no generation prompt, so a response cannot be told "
+                    "apart from its header; add {% generation %} markers to the template"
                 )
             spans.append((len(before), len(after)))
     return text, spans
@@ -165,7 +243,7 @@ def _turns(
     for number, (start, stop) in enumerate(spans):
         inside = np.flatnonzero((offsets[:, 1] > start) & (offsets[:, 0] < stop))
         if not len(inside):
-            raise RowError(f"response {number} has no token; drop the row")
+            raise RowError("empty response", f"response {number} has no token; drop the row")
         first, last = int(inside[0]), int(inside[-1])
         if ids[last] != end:
             ends = np.flatnonzero(ids[first : last + 1] == end)
@@ -173,6 +251,11 @@ def _turns(
                 last += 1
             elif len(ends):  # the template writes something (a newline) after end-of-turn
                 last = first + int(ends[-1])
+        if (ids[first:last] == end).any():
+            raise RowError(
+                "end-of-turn in a response",
+                f"response {number} has an end-of-turn inside its text; drop the row",
+            )
         turn[first : last + 1] = number
     return turn
 
@@ -182,8 +265,9 @@ def _cut(ids: np.ndarray, turn: np.ndarray, end: int, max_length: int) -> Encode
     kept = turn[:max_length]
     if not (kept >= 0).any():
         raise RowError(
+            "prompt too long",
             f"the prompt has {int(np.flatnonzero(turn >= 0)[0])} tokens, none of the response fits "
-            f"in data.max_length {max_length}: raise it or drop the row"
+            f"in data.max_length {max_length}: raise it or drop the row",
         )
     length = int(np.flatnonzero(kept >= 0)[-1]) + 1
     cut = length < len(turn) and turn[length] == turn[length - 1]

@@ -1,105 +1,105 @@
-"""Where conversations come from: the toy world, or a JSONL file of ``{"messages": [...]}``."""
+"""Where conversations come from: the toy world, a JSONL file, or the `datasets` library.
+
+A source gives raw rows, each with its number, in chunks; what a row says is read later
+(``forms.py``), in whichever process encodes it.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase as Tokenizer
+from mars.config import Data
+from mars.data.encoding import CHUNK
 
-from mars.config import Data, Study
-from mars.data.encoding import Encoded, RowError, encode_all
+Chunk = list[tuple[int, Any]]
+"""Numbered rows: mappings, or lines of JSON not yet read."""
 
 
 class DataError(ValueError):
     """Training data that cannot be used; one line naming the file, the line and the remedy."""
 
 
-def load_examples(
-    data: Data, tokenizer: Tokenizer, stages: Iterable[int], seed: int
-) -> list[Encoded]:
-    """The examples of the given stages, in the study's order.
+@dataclass(frozen=True)
+class Source:
+    """Rows, and what to call them.
 
-    Stage 1 is conversations ``[0, stage1_examples)`` of the source and stage 2 the next
-    ``stage2_examples``; example ``i`` of a stage is the same whoever asks.
+    Attributes:
+        name: in messages: the file, folder or dataset.
+        unit: what a row is called: line, row or conversation.
+        identity: changes whenever the content does.
+        chunks: the rows in order, read anew at each call.
+        distinct: no row repeats another, by construction.
     """
-    spans = {
-        1: (0, data.stage1_examples),
-        2: (data.stage1_examples, data.stage1_examples + data.stage2_examples),
-    }
-    found: list[Encoded] = []
-    for stage in stages:
-        start, stop = spans[stage]
-        if data.source == "embedded":
-            rows = _embedded(start, stop, seed)
-            where = [f"embedded conversation {start + i}" for i in range(len(rows))]
-        else:
-            rows, where = _jsonl(Path(data.source), start, stop, stage)
-        try:
-            found += encode_all(tokenizer, rows, data.max_length)
-        except RowError as error:
-            raise DataError(f"{where[error.index]}: {error}") from None
-    return found
+
+    name: str
+    unit: str
+    identity: str
+    chunks: Callable[[], Iterator[Chunk]]
+    distinct: bool = False
+
+    def where(self, row: int) -> str:
+        """Where a row stands, for messages."""
+        if self.unit == "line":
+            return f"{self.name}, line {row}"
+        return f"{self.name} {self.unit} {row}"
 
 
-def check_rows(study: Study, tokenizers: Mapping[str, Tokenizer], name: str) -> list[str]:
-    """Encode every row of a JSONL source that the study trains on, as training will.
-
-    Args:
-        study: the study.
-        tokenizers: scale → tokenizer of its base checkpoint.
-        name: the study's file, for messages.
-
-    Returns:
-        What was found, a line each; nothing where the source is the toy world.
-
-    Raises:
-        DataError: a row that cannot be trained on, or too few rows.
-    """
-    if study.data.source == "embedded":
-        return []
-    stages = sorted({stage for made in study.variants.values() for stage in made.stages})
-    lines = []
-    for scale, tokenizer in tokenizers.items():
-        try:
-            rows = len(load_examples(study.data, tokenizer, stages, seed=0))
-        except DataError as error:
-            raise DataError(f"{name}: data.source: {error}") from None
-        lines.append(f"data.source: {rows} rows of {study.data.source} train scales.{scale}")
-    return lines
-
-
-def _embedded(start: int, stop: int, seed: int) -> list[Any]:
+def embedded(start: int, count: int, seed: int) -> Source:
+    """``count`` conversations of the toy world, from number ``start`` on."""
     from mars.embedded import corpus
 
-    drawn = corpus.conversations("sft", stop - start, seed, start=start)
-    return [conversation["messages"] for conversation in drawn]
+    files = sorted(Path(corpus.__file__).parent.glob("*.py"))
+    code = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+    def chunks() -> Iterator[Chunk]:
+        drawn = corpus.conversations("sft", count, seed, start=start)
+        return _in_chunks(enumerate(drawn, start))
+
+    identity = f"embedded {seed} {start} {count} {code}"
+    return Source("embedded", "conversation", identity, chunks, distinct=True)
 
 
-def _jsonl(file: Path, start: int, stop: int, stage: int) -> tuple[list[Any], list[str]]:
-    """Rows ``[start, stop)`` of a file (blank lines do not count), and where each stands."""
-    rows, where = [], []
+def open_source(data: Data) -> Source:
+    """The rows of a file, a folder or a hub dataset. Nothing but a hub name uses the network.
+
+    Raises:
+        DataError: it is not there, cannot be read, or its form is none of the known.
+    """
+    path = data.path
+    if path is None or path.is_dir() or path.suffix in (".parquet", ".arrow"):
+        from mars.data.tables import open_dataset
+
+        return open_dataset(data)
+    if given := [name for name in ("config", "split", "revision") if getattr(data, name)]:
+        raise DataError(f"data.{given[0]}: {path} is a file, which has none; leave it out")
+    return _jsonl(path)
+
+
+def _jsonl(file: Path) -> Source:
+    """Lines of a file from 1 on; blank ones do not count."""
     try:
-        with file.open(encoding="utf-8") as stream:
-            lines = ((n, line) for n, line in enumerate(stream, start=1) if line.strip())
-            for number, line in islice(lines, start, stop):
-                where.append(f"{file}, line {number}")
-                row = json.loads(line)
-                if not isinstance(row, dict) or "messages" not in row:
-                    raise DataError(f"{where[-1]}: no 'messages'; each line is a JSON object")
-                rows.append(row["messages"])
+        with file.open("rb") as stream:
+            identity = hashlib.file_digest(stream, "sha256").hexdigest()
     except FileNotFoundError:
-        raise DataError(f"{file}: no such file; set data.source to a JSONL file") from None
-    except json.JSONDecodeError as error:
-        raise DataError(f"{where[-1]}: not JSON ({error.msg}); each line is an object") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{file}: cannot be read: {error}") from None
-    if len(rows) < stop - start:
         raise DataError(
-            f"{file}: stage {stage} needs rows {start + 1} to {stop} and the file has "
-            f"{start + len(rows)}; lower data.stage{stage}_examples"
-        )
-    return rows, where
+            f"{file}: no such file; set data.source to a JSONL file, a folder or a hub dataset"
+        ) from None
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read: {error.strerror or error}") from None
+
+    def chunks() -> Iterator[Chunk]:
+        with file.open("rb") as stream:
+            lines = enumerate(stream, start=1)
+            yield from _in_chunks((n, line) for n, line in lines if line.strip())
+
+    return Source(str(file), "line", f"file {identity}", chunks)
+
+
+def _in_chunks(rows: Iterator[tuple[int, Any]]) -> Iterator[Chunk]:
+    while chunk := list(islice(rows, CHUNK)):
+        yield chunk

@@ -1,12 +1,13 @@
 """Conversations → ids and exact assistant spans; rows that cannot be trained on."""
 
+import hashlib
 import json
 
 import pytest
 from tiny_training import END, build_tokenizer
 
 from mars.config import Data
-from mars.data import DataError, RowError, encode, load_examples
+from mars.data import RowError, encode, load_examples
 
 TWO_TURNS = [
     {"role": "user", "content": "w3 w4"},
@@ -119,53 +120,6 @@ def test_rows_that_cannot_be_trained_on(tokenizer, messages, match):
         encode(tokenizer, messages, 100)
 
 
-# ------------------------------------------------------------------------------- sources
-
-
-def write(file, rows):
-    file.write_text("".join((r if isinstance(r, str) else json.dumps(r)) + "\n" for r in rows))
-    return Data(source=str(file), stage1_examples=2, stage2_examples=3, max_length=50)
-
-
-def row(i):
-    return {
-        "messages": [
-            {"role": "user", "content": "w3"},
-            {"role": "assistant", "content": f"w{10 + i}"},
-        ]
-    }
-
-
-def test_stages_are_consecutive_rows(tokenizer, tmp_path):
-    data = write(tmp_path / "d.jsonl", [row(0), "", *(row(i) for i in range(1, 6))])
-    one, two, both = (load_examples(data, tokenizer, s, 0) for s in ([1], [2], [1, 2]))
-    assert [int(e.ids[4]) for e in one] == [10, 11]
-    assert [int(e.ids[4]) for e in two] == [12, 13, 14]
-    assert [int(e.ids[4]) for e in both] == [10, 11, 12, 13, 14]
-
-
-@pytest.mark.parametrize(
-    ("rows", "match"),
-    [
-        ([row(0), "", {"messages": []}], r"d.jsonl, line 3: 'messages' is not a list"),
-        ([row(0), "{bad"], r"d.jsonl, line 2: not JSON"),
-        ([row(0), {"text": "x"}], r"d.jsonl, line 2: no 'messages'"),
-        ([row(0)], r"d.jsonl: stage 1 needs rows 1 to 2 and the file has 1; lower data.stage1_ex"),
-    ],
-)
-def test_faults_of_a_file_name_file_and_line(tokenizer, tmp_path, rows, match):
-    data = write(tmp_path / "d.jsonl", rows)
-    with pytest.raises(DataError, match=match) as error:
-        load_examples(data, tokenizer, [1], 0)
-    assert "\n" not in str(error.value)
-
-
-def test_a_missing_file(tokenizer, tmp_path):
-    data = Data(source=str(tmp_path / "none.jsonl"))
-    with pytest.raises(DataError, match=r"none.jsonl: no such file; set data.source"):
-        load_examples(data, tokenizer, [1], 0)
-
-
 def test_the_toy_world():
     from mars.embedded import tokenizer
 
@@ -182,3 +136,23 @@ def test_the_toy_world():
         assert "<|im_start|>" not in text
     other = load_examples(data, toy, [2], seed=2)
     assert [e.ids.tolist() for e in other] != [e.ids.tolist() for e in second]
+
+
+PINNED = {
+    1: "b7ed0fd9f8b98f9d11930a7cb6c6a488b6ee62695cbb79e592c3b35953753316",
+    2: "12e204be370a62cd2b9a9039064d73ac26dc3b8e58b768376097beecc8b4ef07",
+}
+"""SHA-256 of the embedded study's first 200 examples of each stage, as it was first published."""
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_the_examples_of_the_embedded_study_stay_what_they_are(stage):
+    from mars.embedded import tokenizer
+
+    data = Data(stage1_examples=15_000, stage2_examples=200, max_length=128)
+    if stage == 1:
+        data = data.model_copy(update={"stage1_examples": 200})
+    digest = hashlib.sha256()
+    for e in load_examples(data, tokenizer.build_tokenizer(), [stage], seed=0):
+        digest.update(json.dumps([e.ids.tolist(), e.turn.tolist(), e.ended]).encode())
+    assert digest.hexdigest() == PINNED[stage]

@@ -83,8 +83,9 @@ def half_a_base(made):
 
 
 def a_row_without_a_response(made):
-    told = [{"role": "user", "content": "add"}, {"role": "assistant", "content": "sum"}]
-    rows = [{"messages": told}] * 95 + [{"messages": told[:1]}]
+    answer = {"role": "assistant", "content": "sum"}
+    asked = [{"role": "user", "content": f"add {i}"} for i in range(96)]
+    rows = [{"messages": [prompt, answer]} for prompt in asked[:95]] + [{"messages": asked[95:]}]
     (made.folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return {"data": {"source": "rows.jsonl"}}
 
@@ -113,8 +114,14 @@ def a_budget_beyond_the_context(made):
     ("wrong", "said"),
     [
         (half_a_base, "scales.toy-s.base: .*model.safetensors: half-written, .*mars pretrain"),
-        (a_row_without_a_response, "data.source: rows.jsonl, line 96: no response.*drop the row"),
-        (a_row_with_an_empty_prompt, "data.source: rows.jsonl, line 1: .*prompt is empty; drop"),
+        (
+            a_row_without_a_response,
+            "data.source: rows.jsonl: stage 2 .* has 95 .*line 96: no re",
+        ),
+        (
+            a_row_with_an_empty_prompt,
+            "data.source: .*96 empty prompt, first: rows.jsonl, line 1: ",
+        ),
         (an_unknown_metric, "toy_gsm8k.metric: .*did you mean 'exact_match,strict-match'"),
         (a_benchmark_that_is_no_task, "toy_gsm9k: no such lm-eval task; did you mean 'toy_gsm8k'"),
         (a_budget_beyond_the_context, r"toy_\w+, document \d+: .* lower evaluation.max_new_tokens"),

@@ -114,10 +114,11 @@ def check_study():
         if objective not in OBJECTIVE_FILES:
             problem = f"unknown {objective!r}; choose from {', '.join(OBJECTIVE_FILES)}"
             fail(f"variants.{name}.objective", problem)
-    if study.data.source != "embedded" and not Path(study.data.source).is_file():
+    if study.data.path and not study.data.files:
         fail(
             "data.source",
-            f"no file at {study.data.source!r}; name a JSONL file, or 'embedded'",
+            f"nothing at {study.data.source!r}; name a JSONL file, a folder, a hub dataset "
+            "(owner/name), or 'embedded'",
         )
 
 
@@ -192,7 +193,7 @@ def check_inputs():
         *(path for made in study.scales.values() for path in checkpoint_files(made.base)),
         *sources(ROOT, "mars/evaluation/check.py", "mars/data/sources.py"),
         *data_files(ROOT, "mars/evaluation/tasks"),
-        *([] if study.data.source == "embedded" else [study.data.source]),
+        *study.data.files,
     ]
     stats = {path: (os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in looked_at}
     parts = study.model_dump(mode="json", exclude={"training", "seeds"})

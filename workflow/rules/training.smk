@@ -6,7 +6,7 @@ rule train:
     input:
         training_inputs,
         training_sources,
-        data=[] if study.data.source == "embedded" else study.data.source,
+        data=study.data.files,
     output:
         model=directory(f"{RESULTS}/{RUN}/model"),
         curve=f"{RESULTS}/{RUN}/training.csv",
