@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import json
 import os
 import sys
 import traceback
@@ -35,6 +36,9 @@ def _guarded(run: Callable[[], object], debug: bool) -> int:
     except KeyboardInterrupt:
         print("mars: interrupted; the same command goes on from here", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # whoever read has seen enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except Exception as error:
         message = _for_the_user(error)
         if debug or message is None:
@@ -87,6 +91,8 @@ def _parser() -> argparse.ArgumentParser:
     check.study().out("text file to write what was checked to")
     check.parser.add_argument("--name", help="the study's file in messages; default: --config")
     check.parser.add_argument("--stamp", default="", help="written as the file's last line")
+
+    _data_options(command("data", _data, "show what a study trains on"))
 
     train = command("train", _train, "train one variant of a study, or go on with it")
     train.study().model().option("--parent", "checkpoint to start from (a folder or embedded:NAME)")
@@ -155,6 +161,23 @@ def _parser() -> argparse.ArgumentParser:
     command("unlock", _unlock, "clear the lock of a Snakemake that was killed, if it is dead")
     commands.add_parser("lm-eval", help="lm-eval's own command line, with our model and tasks")
     return parser
+
+
+def _data_options(data: _Command) -> None:
+    data.describe(
+        "Counts of conversations and tokens, rows that were dropped and why, histograms of "
+        "lengths, and examples as they are trained on: ⟦block│block⟧ are the tokens with loss (on "
+        "a terminal, blocks in alternating colours). Nothing is downloaded unless data.source "
+        "names a hub dataset."
+    )
+    add = data.study().parser.add_argument
+    add("--scale", help="whose tokenizer (default: the study's first)")
+    add("--stage", type=int, choices=[1, 2], help="default: both")
+    add("--seed", type=int, help="of toy conversations and phases (default: the study's first)")
+    add("--show", type=int, default=1, metavar="N", help="examples of each stage (default 1)")
+    add("--block-size", type=int, metavar="B", help="default: the study's first MARS variant's")
+    add("--processes", type=int, metavar="N", help="encoding in parallel; changes no result")
+    add("--json", action="store_true", help="print one JSON object instead")
 
 
 def _generate_options(parser: argparse.ArgumentParser) -> None:
@@ -241,6 +264,32 @@ def _check(args: argparse.Namespace) -> None:
     lines += check_rows(study, {s: source.tokenizer for s, source in bases.items()}, name)
     lines += check_benchmarks(study, bases, name)
     write_atomically(args.out, "\n".join([*lines, *filter(None, [args.stamp])]) + "\n")
+
+
+def _data(args: argparse.Namespace) -> None:
+    study = load_study(args.config)
+    seed = study.seeds[0] if args.seed is None else args.seed
+    scale = args.scale or next(iter(study.scales))
+    study.check_run(seed, scale, "base", args.config)
+    drafts = [made.block_size for made in study.variants.values() if made.objective == "mars"]
+    from mars.data.preview import preview
+    from mars.data.terminal import page
+    from mars.models import load_tokenizer
+
+    told, wrong = preview(
+        study.data,
+        load_tokenizer(study.scales[scale].base),
+        [args.stage] if args.stage else [1, 2],
+        seed,
+        show=args.show,
+        block_size=args.block_size or next(iter(drafts), 4),
+        processes=args.processes,
+    )
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    sys.stdout.write(json.dumps(told) + "\n" if args.json else page(told, colour))
+    sys.stdout.flush()
+    if wrong:
+        raise wrong
 
 
 def _train(args: argparse.Namespace) -> None:

@@ -16,7 +16,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "models": {"config"},
     "jobs": set(),
     "embedded": {"config"},
-    "data": {"config", "embedded"},
+    "data": {"config", "streams", "embedded"},
     "training": {"config", "streams", "models", "data"},
     "decoding": {"config", "streams", "models"},
     "evaluation": {"config", "decoding", "models", "embedded"},

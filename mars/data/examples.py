@@ -112,6 +112,15 @@ class Table:
         """(N,) tokens of each conversation."""
         return np.diff(self.end, prepend=0)
 
+    def response_lengths(self) -> np.ndarray:
+        """(N,) tokens with loss of each conversation."""
+        before = np.concatenate([[0], np.cumsum(self.turn >= 0)])
+        return np.diff(before[self.end], prepend=0)
+
+    def responses(self) -> np.ndarray:
+        """(N,) responses of each conversation, which ends with its last."""
+        return self.turn[self.end - 1].astype(np.int64) + 1
+
 
 def _joined(parts: Sequence[np.ndarray], name: str) -> np.ndarray:
     empty: np.ndarray = np.zeros(0, ARRAYS[name])

@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from itertools import chain, islice
 from typing import Any, TypeVar
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
-from mars.data.sources import Chunk
+from mars.data.sources import Chunk, DataError
 
 MANY = 16
 """Fewer chunks are done before processes would have started."""
@@ -45,6 +46,7 @@ def in_order(
     # Not fork: torch and tokenizers run threads.
     known = multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if "forkserver" in known else "spawn")
+    context.set_forkserver_preload(["mars.data.prepare"])  # torch is imported once, not in each
     with ProcessPoolExecutor(processes, context, _start_worker, (work, tokenizer)) as pool:
         waiting: deque[Future[T]] = deque()
         try:
@@ -53,6 +55,10 @@ def in_order(
             while waiting:
                 yield waiting.popleft().result()
                 waiting.extend(pool.submit(_run, chunk) for chunk in islice(chunks, 1))
+        except BrokenProcessPool:
+            raise DataError(
+                "a process that encodes rows was killed, perhaps for memory; use fewer of them"
+            ) from None
         finally:
             pool.shutdown(cancel_futures=True)
 

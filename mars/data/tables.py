@@ -6,6 +6,7 @@ one line with the remedy.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -63,22 +64,28 @@ def _load(data: Data, name: str) -> datasets.Dataset:
     return datasets.load_dataset(str(path), data.config, split=split)
 
 
+_SPLITS, _STATE = "dataset_dict.json", "state.json"
+
+
 def _is_saved(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in ("dataset_dict.json", "state.json"))
+    return any((folder / name).is_file() for name in (_SPLITS, _STATE))
 
 
 def _saved(data: Data, folder: Path, split: str) -> datasets.Dataset:
-    """What ``save_to_disk`` wrote: one dataset, or one a split."""
+    """What ``save_to_disk`` wrote: one dataset, or one a split (others than ours stay closed)."""
     if data.config:
         raise DataError(f"data.config: {folder} was saved without; leave it out")
-    found = datasets.load_from_disk(str(folder))
-    if not isinstance(found, datasets.DatasetDict):
-        if data.split:
-            raise DataError(f"data.split: {folder} holds one dataset without splits; leave it out")
-        return found
-    if split not in found:
-        raise ValueError(f'Unknown split "{split}". Should be one of {sorted(found)}.')
-    return found[split]
+    if (folder / _SPLITS).is_file():
+        splits = json.loads((folder / _SPLITS).read_text(encoding="utf-8"))["splits"]
+        if split not in splits:
+            raise ValueError(f'Unknown split "{split}". Should be one of {splits}.')
+        folder = folder / split
+    elif data.split:
+        raise DataError(f"data.split: {folder} holds one dataset without splits; leave it out")
+    try:
+        return datasets.load_from_disk(str(folder))
+    except IndexError:  # what the library makes of a dataset without rows
+        raise DataError(f"{folder}: the dataset has no rows") from None
 
 
 def _explain(error: Exception, name: str, data: Data) -> str:
