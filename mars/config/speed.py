@@ -63,6 +63,9 @@ class Throughput(Section):
     ar_variant: str = "ar_sft"
     benchmark: str = "toy_gsm8k"
     prompts: int = Field(64, ge=1)
+    batches: int | None = Field(
+        None, ge=1, description="of the prompts, at most so many batches a run; null: all of them"
+    )
     block_size: int | None = Field(None, ge=1, description="tokens drafted; null: the variant's")
     thresholds: list[Tau] = Field([0.95], description="of MARS; empty: replayed acceptance only")
     batch_sizes: list[Annotated[int, Field(ge=1)]] = [1, 4, 8, 16, 32]

@@ -38,9 +38,9 @@ RULES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def suppress(logits: Tensor, mask_id: int | None) -> Tensor:
-    """The logits in float32 (float64 where they are), ``[MASK]`` at −inf. A new tensor."""
+    """The logits in float32 (float64 where they are), ``[MASK]`` at −inf: in place where it can."""
     wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
-    logits = logits.to(wide, copy=True)
+    logits = logits.to(wide)
     if mask_id is not None:
         logits[..., mask_id] = -torch.inf
     return logits
@@ -56,7 +56,7 @@ def predict(
     """The token each row of logits emits, and its confidence in (0, 1].
 
     Args:
-        logits: (…, V) as the model gives them.
+        logits: (…, V) as the model gives them; they are overwritten.
         rule: a key of ``RULES``; always over the untempered distribution.
         mask_id: the id of ``[MASK]``, which is never emitted.
         temperature: 0 is greedy; otherwise tokens are sampled.
@@ -78,23 +78,22 @@ def predict(
     return tokens, confidence.clamp(tiny, 1.0)  # type: ignore[return-value]
 
 
-def accepted_counts(
-    agree: BoolTensor, tokens: LongTensor, available: LongTensor, end_ids: LongTensor
-) -> LongTensor:
+def accepted_counts(agree: BoolTensor, ends: BoolTensor, available: LongTensor) -> LongTensor:
     """How many predictions of each row become tokens, counted from the left.
 
     The first always does; then each that agrees, up to and including an end-of-turn token.
 
     Args:
         agree: (N, D) whether prediction d may follow those before it (column 0 is not read).
-        tokens: (N, D) predictions.
+        ends: (N, D) whether it is an end-of-turn token.
         available: (N,) how many predictions the row may take at most; 0 for a row that waits.
-        end_ids: (E,) end-of-turn ids.
 
     Returns:
         (N,) counts in [0, D].
     """
-    go = agree & (torch.arange(tokens.shape[1], device=tokens.device) < available[:, None])
-    go[:, 1:] &= ~torch.isin(tokens[:, :-1], end_ids)
+    if agree.shape[1] == 1:
+        return (available > 0).long()  # type: ignore[return-value]
+    go = agree & (torch.arange(agree.shape[1], device=agree.device) < available[:, None])
+    go[:, 1:] &= ~ends[:, :-1]
     go[:, 0] = available > 0
     return go.long().cumprod(1).sum(1)  # type: ignore[return-value]

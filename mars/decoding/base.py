@@ -71,9 +71,9 @@ class BoundDecoder(ABC):
         self._rule = rule
         self._cache = cache, cache_block
         self.policy()  # refuse a wrong combination now
-        self._ends: LongTensor = torch.tensor(  # type: ignore[assignment]
-            sorted(self.end_ids), dtype=torch.long, device=self.backbone.device
-        )
+        rows = max(getattr(model.config, "vocab_size", 0), mask_id + 1, *self.end_ids, 0) + 1
+        self._is_end = torch.zeros(rows, dtype=torch.bool, device=self.backbone.device)
+        self._is_end[sorted(self.end_ids)] = True
         self._temperature, self._generator = temperature, generator
         self._finders: list[StopFinder] = []
         self._finder_of: dict[tuple[str, ...], int] = {(): -1}

@@ -141,13 +141,14 @@ class WindowDecoder(BoundDecoder):
         draft = tokens.gather(1, column)
         tau = torch.from_numpy(rows["tau"].copy()).to(device)[:, None]
         step = Predictions(draft, predicted, confidence, column, tau, prompt, index)  # type: ignore[arg-type]
-        counts = accepted_counts(self.agreement(step), predicted, room[:, 0], self._ends)  # type: ignore[arg-type]
+        ends = self._is_end[predicted]
+        counts = accepted_counts(self.agreement(step), ends, room[:, 0])  # type: ignore[arg-type]
         rejected = depths >= counts[:, None]
         following = self.next_draft(predicted, rejected)  # type: ignore[arg-type]
         tokens.scatter_(1, column, torch.where(room == 0, draft, following))
         batch.confidence[first : first + count].scatter_(1, column, confidence.double())
-        final = predicted.gather(1, (counts - 1).clamp(min=0)[:, None])
-        ended = torch.isin(final, self._ends) & (counts > 0)[:, None]
+        # an end-of-turn is the last token that is accepted, wherever it stands
+        ended = (ends & (depths == counts[:, None] - 1)).any(1, keepdim=True)
         # the one time that a step waits for the device
         return torch.cat([counts[:, None], ended, predicted], dim=1).cpu().numpy()
 

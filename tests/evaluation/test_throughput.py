@@ -24,14 +24,15 @@ MODEL = ["generate", "generate_static", "ar", "mars none", "mars block", "mars c
 MODEL += ["mars cursor auto", "released block"]
 REPLAYED = ["generate", "generate_static", "ar", "released block", "mars block", "mars cursor"]
 REPLAYED += ["mars cursor auto"]
-BATCHING = ["ar", "ar continuous", "mars cursor", "mars cursor continuous"]
+BATCHING = ["ar static", "ar", "mars cursor static", "mars cursor"]
 
 
 def name(row: dict[str, str]) -> str:
     parts = [row["method"]]
     parts += [row["cache"]] if row["draft"] else []
     parts += ["auto"] if row["draft"] == "auto" else []
-    return " ".join(parts + (["continuous"] if row["scheduling"] == "continuous" else []))
+    static = row["cache"] == "cursor" and row["scheduling"] == "static"
+    return " ".join(parts + ["static"] * static)
 
 
 @pytest.fixture

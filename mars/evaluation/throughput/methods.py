@@ -61,7 +61,8 @@ class Method:
         checkpoint: hash of its checkpoint.
         linears: of its model.
         cache_block, block_size, tau, draft: as in ``Decoding``; empty where without meaning.
-        slots: rows in flight, of continuous batching; None: batch after batch.
+        continuous: whether a row that ends gives its place to the next request, as our engine
+            does; else batch after batch, each to the end of its last row.
         draws: the acceptance that is replayed to it.
         compiled: whether something is compiled or captured for each shape that it meets.
     """
@@ -76,7 +77,7 @@ class Method:
     block_size: int = 1
     tau: float | None = None
     draft: str = ""
-    slots: int | None = None
+    continuous: bool = False
     draws: Draws | None = None
     compiled: bool = False
 
@@ -90,7 +91,7 @@ class Method:
             "block_size": self.block_size,
             "tau": self.tau,
             "draft": self.draft,
-            "scheduling": "static" if self.slots is None else "continuous",
+            "scheduling": "continuous" if self.continuous else "static",
             "linears": self.linears,
             "checkpoint": self.checkpoint,
         }
@@ -108,13 +109,13 @@ class Method:
         return self.decoder.generate(requests)
 
     def run(self, batches: Sequence[Batch]) -> list[Generation]:
-        """Decode all batches, one after the other or as slots become free."""
-        if self.slots is None:
+        """Decode all batches, one after the other or as places become free."""
+        if not self.continuous:
             return [made for batch in batches for made in self.decode(batch)]
         if self.draws is not None:
             self.draws.first = 0
         requests = [request for _, batch in batches for request in batch]
-        return self.decoder.generate(requests, slots=self.slots)
+        return self.decoder.generate(requests, slots=len(batches[0][1]))
 
 
 class Workbench:
@@ -174,7 +175,7 @@ class Workbench:
             compiled=static and (self.grid.compile or self.device == "cuda"),
         )
 
-    def ar(self, forced: bool, slots: int | None = None) -> Method:
+    def ar(self, forced: bool, continuous: bool = True) -> Method:
         """Our decoder at one token a step."""
         made = self.models
         decoder = make_decoder(
@@ -190,7 +191,7 @@ class Workbench:
             made.ar,
             made.ar_checkpoint,
             made.linears,
-            slots=slots,
+            continuous=continuous,
             compiled=self.grid.compile,
         )
 
@@ -202,7 +203,7 @@ class Workbench:
         tau: float | None = None,
         draft: str = "B",
         draws: Draws | None = None,
-        slots: int | None = None,
+        continuous: bool = False,
     ) -> Method:
         """MARS with one of the caches, at τ or with replayed acceptance."""
         made = self.models
@@ -229,7 +230,7 @@ class Workbench:
             cache_block=block,
             tau=tau,
             draft=draft,
-            slots=slots,
+            continuous=continuous,
             draws=draws,
             compiled=self.grid.compile,
         )
@@ -277,8 +278,8 @@ class Workbench:
         for tau in self.grid.thresholds:
             methods.append(self.mars("none", tau=tau))
             methods += [self.mars("block", block, tau=tau) for block in self.grid.cache_blocks]
-            methods.append(self.mars("cursor", tau=tau))
-            methods.append(self.mars("cursor", tau=tau, draft="auto"))
+            methods.append(self.mars("cursor", tau=tau, continuous=True))
+            methods.append(self.mars("cursor", tau=tau, draft="auto", continuous=True))
             methods.append(self.released(tau=tau))
         return methods
 
@@ -290,15 +291,15 @@ class Workbench:
             self.ar(True),
             self.released(draws=draws),
             self.mars("block", max(self.grid.cache_blocks), draws=draws),
-            self.mars("cursor", draws=draws),
-            self.mars("cursor", draft="auto", draws=draws),
+            self.mars("cursor", draws=draws, continuous=True),
+            self.mars("cursor", draft="auto", draws=draws, continuous=True),
         ]
 
-    def batching(self, draws: Draws, slots: int) -> list[Method]:
+    def batching(self, draws: Draws) -> list[Method]:
         """Static against continuous batching."""
         return [
-            self.ar(True),
-            self.ar(True, slots),
+            self.ar(True, False),
+            self.ar(True, True),
             self.mars("cursor", draws=draws),
-            self.mars("cursor", draws=draws, slots=slots),
+            self.mars("cursor", draws=draws, continuous=True),
         ]

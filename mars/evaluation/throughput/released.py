@@ -212,7 +212,8 @@ class ReleasedDecoder:
         reached = place.clamp(max=width)
         predicted, confidence = tokens.gather(1, reached), confidence.gather(1, reached)
         step = self._predictions(state, place, predicted, confidence)
-        counts = accepted_counts(self._agreement(step), predicted, room, self._ends)  # type: ignore[arg-type]
+        ends = torch.isin(predicted, self._ends)
+        counts = accepted_counts(self._agreement(step), ends, room)  # type: ignore[arg-type]
         rejected = torch.arange(self._size, device=device) >= counts[:, None]
         state.block.scatter_(1, place, torch.where(rejected, self._mask, predicted))
         self._settle(state, counts.tolist(), predicted.tolist(), confidence.tolist())

@@ -56,7 +56,7 @@ def stages(bench: Workbench, prompts: Sequence[tuple[int, ...]], seed: int) -> I
         asked = [Request(prompt, grid.max_new_tokens) for prompt in prompts]
         methods = bench.at_thresholds()
         for size in grid.batch_sizes:
-            yield _stage("grid", "model", size, asked, methods)
+            yield _stage("grid", "model", size, asked[: _most(grid, size)], methods)
     if grid.replay is None:
         return
     rate = grid.replay.tokens_per_forward
@@ -65,31 +65,34 @@ def stages(bench: Workbench, prompts: Sequence[tuple[int, ...]], seed: int) -> I
     draws = Draws(rate, bench.size, len(asked), length, seed, bench.device)
     methods = bench.replayed(draws)
     for size in grid.batch_sizes:
-        yield _stage("grid", "replayed", size, asked, methods)
+        yield _stage("grid", "replayed", size, asked[: _most(grid, size)], methods)
     if part := grid.continuous:
         asked = continuous_requests(part, prompts, seed)
         length = part.longest + bench.size
         draws = Draws(rate, bench.size, len(asked), length, seed, bench.device)
-        methods = bench.batching(draws, part.slots)
+        methods = bench.batching(draws)
         yield _stage("batching", "replayed", part.slots, asked, methods)
+
+
+def _most(grid: Throughput, size: int) -> int | None:
+    """How many requests a run has at a batch size, where the study bounds its batches."""
+    return None if grid.batches is None else grid.batches * size
 
 
 def _stage(
     part: str, acceptance: str, size: int, asked: Sequence[Request], methods: Sequence[Method]
 ) -> Stage:
-    """Cut the requests into batches, the longest prompt of each first.
+    """Cut the requests into batches, the longest prompts first.
 
     That is the order in which our engine takes them, and so numbers them; replayed acceptance
-    goes by that number.
+    goes by that number. Prompts of like length together also spare the others padding.
     """
-    batches = []
-    if part == "batching":  # one order for static and continuous batching alike
-        asked = sorted(asked, key=lambda request: -len(request.prompt_ids))
-    for first in range(0, len(asked), size):
-        batch = sorted(asked[first : first + size], key=lambda request: -len(request.prompt_ids))
-        batches.append((first, tuple(batch)))
+    asked = sorted(asked, key=lambda request: -len(request.prompt_ids))
+    batches = tuple(
+        (first, tuple(asked[first : first + size])) for first in range(0, len(asked), size)
+    )
     longest = max(request.max_new_tokens for request in asked)
-    return Stage(part, acceptance, size, longest, tuple(batches), tuple(methods))
+    return Stage(part, acceptance, size, longest, batches, tuple(methods))
 
 
 def continuous_requests(

@@ -49,7 +49,8 @@ def name_of(row: Row) -> str:
     parts += [str(row["cache_block"])] if row["cache_block"] else []
     parts += ["auto"] if row["draft"] == "auto" else []
     parts += [f"tau{row['tau']:g}"] if row["tau"] else []
-    parts += ["continuous"] if row["scheduling"] == "continuous" else []
+    # our engine batches continuously, but where that itself is measured
+    parts += ["static"] if row["cache"] == "cursor" and row["scheduling"] == "static" else []
     return "_".join(parts)
 
 
