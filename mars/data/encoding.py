@@ -219,14 +219,15 @@ def _spans_by_prefix(tokenizer: Tokenizer, messages: Sequence[Message]) -> Rende
     text, spans = text_of(len(messages)), []
     for number, message in enumerate(messages):
         if message["role"] == "assistant":
-            before, after = text_of(number, prompt=True), text_of(number + 1)
+            before = text_of(number, prompt=True)
+            after = text if number + 1 == len(messages) else text_of(number + 1)
             if not (after.startswith(before) and text.startswith(after)):
                 raise TemplateError(
                     "the chat template rewrites earlier turns, so responses cannot be told "
                     "apart; add {% generation %} markers to the template"
                 )
             said = after[len(before) :].lstrip()
-            if before == text_of(number) and not said.startswith(message["content"].strip()):
+            if not said.startswith(message["content"].strip()) and before == text_of(number):
                 raise TemplateError(
                     "the chat template writes no generation prompt, so a response cannot be told "
                     "apart from its header; add {% generation %} markers to the template"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,8 @@ from mars.data.examples import Examples, Report, Table
 from mars.data.forms import UNREADABLE, messages_of, parse_line
 from mars.data.parallel import in_order
 from mars.data.sources import Chunk, DataError, Source, embedded, open_source
+
+log = logging.getLogger(__name__)
 
 
 def load_examples(
@@ -57,6 +60,8 @@ def load_examples(
     source, table = load_table(data, tokenizer, processes=processes)
     for stage in stages:
         check_enough(data, source, table, stage)
+    if table.report.dropped:
+        log.warning("%s", dropped(source, table.report))
     return Examples(table, np.concatenate([np.arange(*spans[stage]) for stage in stages]))
 
 
@@ -84,7 +89,7 @@ def check_enough(data: Data, source: Source, table: Table, stage: int) -> None:
         return
     has = f"the {'file' if source.unit == 'line' else 'dataset'} has {len(table)}"
     if table.report.dropped:
-        has += f" that can be trained on, of {table.report.rows} ({dropped(source, table.report)})"
+        has += f" that can be trained on ({dropped(source, table.report)})"
     raise DataError(
         f"{source.name}: stage {stage} needs rows {start + 1} to {stop} and {has}; "
         f"lower data.stage{stage}_examples"
@@ -93,10 +98,11 @@ def check_enough(data: Data, source: Source, table: Table, stage: int) -> None:
 
 def dropped(source: Source, report: Report) -> str:
     """The rows left out, as one line: each kind of fault, how many, and the first."""
-    return "; ".join(
+    kinds = "; ".join(
         f"{found.count} {kind}, first: {source.where(found.first)}: {found.message}"
         for kind, found in report.kinds()
     )
+    return f"{report.lost} of {report.rows} rows dropped: {kinds}"
 
 
 def check_rows(study: Study, tokenizers: Mapping[str, Tokenizer], name: str) -> list[str]:
@@ -129,8 +135,7 @@ def check_rows(study: Study, tokenizers: Mapping[str, Tokenizer], name: str) -> 
         used = sum(spans[stage][1] - spans[stage][0] for stage in stages)
         lines.append(f"data.source: {used} rows of {data.source} train scales.{scale}")
         if table.report.dropped:
-            lost = f"{table.report.lost} of {table.report.rows} rows dropped"
-            lines.append(f"data.source: {lost}: {dropped(source, table.report)}")
+            lines.append(f"data.source: {dropped(source, table.report)}")
     return lines
 
 

@@ -46,13 +46,15 @@ def test_examples_are_a_sequence(tokenizer, write):
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_a_bad_row_is_left_out_counted_and_named(tokenizer, write, kind):
+def test_a_bad_row_is_left_out_counted_and_named(tokenizer, write, kind, caplog):
     data = write([row(0), "", BAD[kind], *(row(i) for i in range(1, 5))])
     found = load_examples(data, tokenizer, [1, 2], 0)
     assert words(found) == [0, 1, 2, 3, 4]
     (told,) = found.report.kinds()
     assert (told[0], told[1].count, told[1].first) == (kind, 1, 3)
     assert found.report.rows == 6
+    (line,) = caplog.messages  # for the log of the run
+    assert line.startswith(f"1 of 6 rows dropped: 1 {kind}, first: {data.source}, line 3: ")
 
 
 @pytest.mark.parametrize("kind", BAD)
@@ -79,7 +81,7 @@ def test_too_few_good_rows_say_what_became_of_the_others(tokenizer, write):
         load_examples(data, tokenizer, [2], 0)
     said = str(error.value)
     assert "d.jsonl: stage 2 needs rows 3 to 5 and the file has 2 that can be trained on" in said
-    assert "of 12 (1 empty prompt, first: " in said
+    assert "(10 of 12 rows dropped: 1 empty prompt, first: " in said
     assert "d.jsonl, line 2: no response: no message has the role 'assistant'" in said
     assert said.endswith("lower data.stage2_examples")
     assert "\n" not in said
