@@ -103,6 +103,10 @@ class Layout:
         """The layout with only the given columns: an index or boolean tensor over S."""
         return Layout(**{f.name: getattr(self, f.name)[:, columns] for f in fields(self)})
 
+    def view(self, *shape: int) -> Layout:
+        """The same columns as rows of another shape."""
+        return Layout(**{f.name: getattr(self, f.name).view(*shape) for f in fields(self)})
+
 
 _PADDING = {"document": -1, "ar_label": IGNORE, "mask_label": IGNORE}
 
@@ -370,6 +374,7 @@ causal = Predicate(lambda x, n, q, k: x.position[n, k] <= x.position[n, q])
 same_document = Predicate(lambda x, n, q, k: x.document[n, q] == x.document[n, k])
 """Packing: conversations of one row do not see each other (padding is document −1)."""
 
+AR = clean_causal & same_document
 MARS = (clean_causal | masked_to_prefix | (within_block & causal)) & same_document
 BLOCK_DIFFUSION = (clean_block_causal | masked_to_prefix | within_block) & same_document
 
@@ -385,6 +390,18 @@ def dense_mask(predicate: Predicate, layout: Layout) -> BoolTensor:
     q = torch.arange(width, device=device)[None, :, None]
     k = torch.arange(width, device=device)[None, None, :]
     return predicate.test(layout, n, q, k)[:, None]  # type: ignore[return-value]
+
+
+def visible_pairs(layout: Layout) -> int:
+    """Pairs (query, key) where the query sees the key, of a row of one conversation.
+
+    Blocks are taken as causal inside; a block of B that sees itself both ways has B(B−1)/2 more.
+    """
+    masked, block = layout.masked[0].numpy(), layout.block[0].numpy()
+    length = int((~masked).sum())
+    prefix = np.searchsorted(block[:length], block[length:], side="left")
+    own = np.bincount(block[length:]) if length < len(block) else np.zeros(1, dtype=np.int64)
+    return int(length * (length + 1) // 2 + prefix.sum() + (own * (own + 1) // 2).sum())
 
 
 def mask_mod(predicate: Predicate, layout: Layout) -> Callable[..., Tensor]:

@@ -40,7 +40,7 @@ WRONG = [
     ("study", ..., ["study", "missing", "add it"]),
     ("training/epochs", "many", ["training.epochs", "valid integer", "'many'"]),
     ("training/epochs", 0, ["training.epochs", "greater than or equal to 1", "0"]),
-    ("training/micro_batch_size", 48, ["micro_batch_size 48", "choose a divisor"]),
+    ("training/micro_batch_size", 48, ["micro_batch_size", "is now micro_batch_tokens"]),
     ("seeds", [], ["seeds", "at least one"]),
     ("seeds", [-1], ["seeds.0", "greater than or equal to 0"]),
     ("variants/mars_b4/block_size", 0, ["variants.mars_b4.block_size", "greater than or equal"]),

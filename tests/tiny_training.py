@@ -107,7 +107,13 @@ def write_rows(file: Path) -> Path:
 
 def build_study(rows: Path, **training):
     """A study over those rows: 30 conversations a stage."""
-    defaults = {"batch_size": 8, "micro_batch_size": 4, "save_steps": 2, "logging_steps": 1}
+    defaults = {
+        "batch_size": 8,
+        "row_length": 40,
+        "micro_batch_tokens": 80,
+        "save_steps": 2,
+        "logging_steps": 1,
+    }
     return parse_study(
         {
             "study": "tiny",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -94,21 +94,34 @@ class Training(Section):
     weight_decay: float = Field(0.0, ge=0)
     max_grad_norm: float = Field(1.0, gt=0)
     batch_size: int = Field(64, ge=1, description="conversations per optimizer step")
-    micro_batch_size: int = Field(64, ge=1, description="conversations per forward")
+    row_length: int = Field(
+        512, ge=8, description="tokens and masks of a row of packed conversations"
+    )
+    micro_batch_tokens: int = Field(
+        4096, ge=8, description="tokens and masks of a forward, padding included"
+    )
     epochs: int = Field(1, ge=1)
     save_steps: int = Field(50, ge=1, description="optimizer steps between resumable checkpoints")
     logging_steps: int = Field(5, ge=1)
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    activation_checkpointing: bool = Field(
+        False, description="recompute activations in the backward pass: less memory, more time"
+    )
     threads: int = Field(1, ge=1, description="CPU threads of one training process")
+    processes: int = Field(1, ge=1, description="more than one are launched by accelerate")
+    accelerate: str | None = Field(
+        None, description="accelerate configuration, e.g. config/accelerate/eight_gpus_zero2.yaml"
+    )
 
-    @model_validator(mode="after")
-    def _whole_micro_batches(self) -> Training:
-        if self.batch_size % self.micro_batch_size:
+    @model_validator(mode="before")
+    @classmethod
+    def _no_micro_batch_size(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "micro_batch_size" in given:
             raise ValueError(
-                f"batch_size {self.batch_size} is not a multiple of micro_batch_size "
-                f"{self.micro_batch_size}: choose a divisor"
+                "micro_batch_size (conversations) is now micro_batch_tokens: set the tokens and "
+                "masks of a forward, or leave it out"
             )
-        return self
+        return given
 
 
 class Variant(Section):

@@ -12,7 +12,7 @@ import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -27,9 +27,15 @@ from mars.data import Encoded, encode_all, end_of_turn_id
 from mars.training.objectives import Setup, make_objective
 from mars.training.objectives.base import Key
 from mars.training.run import check_context, fit
-from mars.training.trainer import Ordered
+from mars.training.steps import Order
 
 log = logging.getLogger(__name__)
+
+_PACKING = {
+    "micro_batch_size", "micro_batch_tokens", "row_length", "activation_checkpointing",
+    "processes", "accelerate",
+}  # fmt: skip
+"""Settings of packing, of now and of before, and of where a run takes place."""
 
 _CHUNK = 1024
 """Conversations drawn and tokenised together."""
@@ -114,13 +120,16 @@ def pretrain(name: str, out: Path | None = None, recipe: Recipe | None = None) -
     check_context(model, objective, recipe.max_length, file)
     work = folder.with_name(f"{folder.name}.training")
     total = recipe.examples * recipe.training.epochs
-    data = Ordered(_corpus(recipe, tokenizer), total, recipe.training.batch_size)
-    fit(
-        model, tokenizer, objective, data, recipe.training, work, recipe.seed, resolved,
+    trainer = fit(
+        model, tokenizer, objective, Order(_corpus(recipe, tokenizer), total), recipe.training,
+        work, recipe.seed, resolved,
         epoch_examples=recipe.examples, label=f"pretrain {folder.name}",
     )  # fmt: skip
-    models.save_checkpoint(model.to(getattr(torch, recipe.dtype)), tokenizer, folder, resolved)
-    shutil.rmtree(work, ignore_errors=True)
+    trained = trainer.whole_model().to(getattr(torch, recipe.dtype))
+    if trainer.is_world_process_zero():
+        models.save_checkpoint(trained, tokenizer, folder, resolved)
+        shutil.rmtree(work, ignore_errors=True)
+    trainer.accelerator.wait_for_everyone()
     return folder
 
 
@@ -180,4 +189,12 @@ def _is_done(folder: Path, recipe: dict[str, object]) -> bool:
         record = models.checkpoint_record(models.resolve_checkpoint(folder))
     except models.CheckpointError:
         return False
-    return record.get("recipe") == recipe
+    return _what_counts(record.get("recipe")) == _what_counts(recipe)
+
+
+def _what_counts(recipe: Any) -> Any:
+    """A recipe without how its steps are packed and split, which changes results by rounding."""
+    if not isinstance(recipe, dict):
+        return recipe
+    training = {k: v for k, v in recipe.get("training", {}).items() if k not in _PACKING}
+    return {**recipe, "training": training}

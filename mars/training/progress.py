@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
+import logging
 import os
 import shutil
 import sys
+import zlib
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from mars.training.objectives import Batch
 from mars.training.objectives.base import Counts
+
+log = logging.getLogger(__name__)
 
 COLUMNS = [
     "step",
@@ -41,9 +44,9 @@ class Progress:
     loss_ar: float = 0.0
     loss_mask: float = 0.0
 
-    def add_batch(self, batch: Batch, flops: float) -> None:
-        """Count one micro-batch."""
-        self.counts = self.counts + batch.counts
+    def add_counts(self, counts: Counts, flops: float) -> None:
+        """Count what one step holds."""
+        self.counts = self.counts + counts
         self.flops += flops
 
     def add_step(self, loss: float, ar: float, mask: float) -> None:
@@ -128,26 +131,43 @@ def read_curve(file: Path) -> list[dict[str, str]]:
 
 
 def mark_whole(checkpoint: Path) -> None:
-    """Say that a trainer checkpoint is complete: the last thing written, with every file's size."""
-    sizes = {f.name: f.stat().st_size for f in sorted(checkpoint.iterdir()) if f.is_file()}
+    """Say that a trainer checkpoint is complete: the last thing written, with every file's sum."""
+    files = (f for f in sorted(checkpoint.rglob("*")) if f.is_file())
+    sums = {str(f.relative_to(checkpoint)): _checksum(f) for f in files}
     new = checkpoint / f".{_WHOLE}"
-    new.write_text(json.dumps(sizes), encoding="utf-8")
+    new.write_text(json.dumps(sums), encoding="utf-8")
     os.replace(new, checkpoint / _WHOLE)
 
 
 def newest_whole(folder: Path) -> Path | None:
-    """The newest complete trainer checkpoint; half-written newer ones are removed."""
+    """The newest complete trainer checkpoint; broken newer ones are removed, with a warning."""
     found = [p for p in folder.glob("checkpoint-*") if p.name.split("-")[1].isdigit()]
     for checkpoint in sorted(found, key=lambda p: int(p.name.split("-")[1]), reverse=True):
-        if _is_whole(checkpoint):
+        fault = _fault(checkpoint)
+        if fault is None:
             return checkpoint
+        log.warning("%s: %s; going on from the one before", checkpoint, fault)
         shutil.rmtree(checkpoint)
     return None
 
 
-def _is_whole(checkpoint: Path) -> bool:
+def _fault(checkpoint: Path) -> str | None:
+    """What is wrong with a checkpoint, if anything."""
     try:
-        sizes = json.loads((checkpoint / _WHOLE).read_text(encoding="utf-8"))
-        return all((checkpoint / name).stat().st_size == size for name, size in sizes.items())
+        sums = json.loads((checkpoint / _WHOLE).read_text(encoding="utf-8"))
+        wrong = [name for name, held in sums.items() if _checksum(checkpoint / name) != held]
+    except FileNotFoundError as error:
+        missing = Path(error.filename).name
+        return "was not finished" if missing == _WHOLE else f"{missing} is missing"
     except (OSError, ValueError, AttributeError):
-        return False
+        return "cannot be read"
+    return f"{wrong[0]} is damaged" if wrong else None
+
+
+def _checksum(file: Path) -> str:
+    """CRC-32 and size: against faults of a disk, at the speed of a disk."""
+    total = 0
+    with file.open("rb") as stream:
+        while part := stream.read(2**22):
+            total = zlib.crc32(part, total)
+    return f"{total:08x}-{file.stat().st_size}"

@@ -18,7 +18,8 @@ from mars.config import Study, Training, Variant
 from mars.data import end_of_turn_id, load_examples
 from mars.training.objectives import Objective, Setup, check_objective, make_objective
 from mars.training.progress import Progress
-from mars.training.trainer import Ordered, SumTrainer, TrainingError, shuffled
+from mars.training.steps import Order, shuffled
+from mars.training.trainer import SumTrainer, TrainingError
 
 log = logging.getLogger(__name__)
 
@@ -60,20 +61,20 @@ def train_variant(
     objective = make_objective(str(made.objective), setup_of(made, model, tokenizer, seed))
     examples = load_examples(study.data, tokenizer, made.stages, seed)
     check_context(model, objective, max(map(len, examples)), folder)
-    epochs = study.training.epochs
-    data = Ordered(
-        shuffled(examples, epochs, seed), len(examples) * epochs, study.training.batch_size
-    )
-    progress = fit(
-        model, tokenizer, objective, data, study.training, out, seed, recipe,
+    trainer = fit(
+        model, tokenizer, objective, shuffled(examples, study.training.epochs, seed),
+        study.training, out, seed, recipe,
         epoch_examples=len(examples), label=f"{scale} {variant}",
     )  # fmt: skip
-    models.save_checkpoint(model, tokenizer, out / "model", recipe)
-    write_summary(out / "training.json", progress)
-    shutil.rmtree(out / "trainer", ignore_errors=True)
+    trained = trainer.whole_model()
+    if trainer.is_world_process_zero():
+        models.save_checkpoint(trained, tokenizer, out / "model", recipe)
+        write_summary(out / "training.json", trainer.progress)
+        shutil.rmtree(out / "trainer", ignore_errors=True)
+    trainer.accelerator.wait_for_everyone()
 
 
-_WITHOUT_EFFECT = {"save_steps", "logging_steps", "threads"}
+_WITHOUT_EFFECT = {"save_steps", "logging_steps", "threads", "processes", "accelerate"}
 """Settings that may change between a run and its continuation."""
 
 
@@ -116,7 +117,7 @@ def fit(
     model: PreTrainedModel,
     tokenizer: Tokenizer,
     objective: Objective,
-    data: Ordered,
+    order: Order,
     config: Training,
     out: Path,
     seed: int,
@@ -124,24 +125,42 @@ def fit(
     *,
     epoch_examples: int,
     label: str,
-) -> Progress:
-    """Train ``model`` in place, resuming ``out/trainer`` where that belongs to this recipe."""
-    with models.writing(out):
-        out.mkdir(parents=True, exist_ok=True)
-        kept = out / "trainer" / "recipe.json"
-        if not (kept.is_file() and kept.read_text(encoding="utf-8") == json.dumps(recipe)):
-            shutil.rmtree(out / "trainer", ignore_errors=True)
-            kept.parent.mkdir()
-            kept.write_text(json.dumps(recipe), encoding="utf-8")
+) -> SumTrainer:
+    """Train ``model`` in place, resuming ``out/trainer`` where that belongs to this recipe.
+
+    Several processes, where accelerate started them, do this together.
+    """
     model.config.use_cache = False
     embedding: Any = model.get_input_embeddings()
     embedding.padding_idx = None  # pad may be end-of-turn, which has to learn
-    trainer = SumTrainer(
-        model, tokenizer, objective, data, config, out, seed, epoch_examples, label
-    )
-    progress = trainer.run()
+    if config.activation_checkpointing:
+        _recompute_activations(model)
+    with models.writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+        trainer = SumTrainer(
+            model, tokenizer, objective, order, config, out, seed, epoch_examples, label
+        )
+        if trainer.is_world_process_zero():
+            _keep_recipe(out / "trainer", recipe)
+        trainer.accelerator.wait_for_everyone()
+    trainer.run()
     model.config.use_cache = True
-    return progress
+    return trainer
+
+
+def _recompute_activations(model: Any) -> None:
+    """Under the name that this version of ``transformers`` gives it."""
+    old = model.gradient_checkpointing_enable
+    getattr(model, "activation_checkpointing_enable", old)({"use_reentrant": False})
+
+
+def _keep_recipe(folder: Path, recipe: dict[str, Any]) -> None:
+    """Remove the state of another recipe; note this one."""
+    kept = folder / "recipe.json"
+    if not (kept.is_file() and kept.read_text(encoding="utf-8") == json.dumps(recipe)):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        kept.write_text(json.dumps(recipe), encoding="utf-8")
 
 
 def write_summary(file: Path, progress: Progress) -> None:

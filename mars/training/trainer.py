@@ -1,179 +1,145 @@
-"""A small subclass of ``transformers.Trainer`` for losses that are sums over response tokens."""
+"""A small subclass of ``transformers.Trainer`` for losses that are sums over response tokens.
+
+One item of its data is one optimizer step (``mars.training.steps``), so the Trainer's own batch
+size and accumulation are 1: how many forwards a step takes is decided by packing.
+"""
 
 from __future__ import annotations
 
 import math
-import signal
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
-from itertools import islice
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
-from types import FrameType
+from types import MethodType
 from typing import Any
 
-import numpy as np
 import torch
+from accelerate.utils import DistributedType
 from torch import Tensor
-from torch.utils.data import Dataset, SequentialSampler
-from tqdm.auto import tqdm
-from transformers import (
-    PreTrainedModel,
-    Trainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from torch.utils.data import DataLoader
+from transformers import AutoModelForCausalLM, PreTrainedModel, Trainer, TrainingArguments
+from transformers.integrations import TensorBoardCallback, is_tensorboard_available
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from mars.config import Training
-from mars.data import Encoded
 from mars.models import writing
+from mars.training.attention import packed_attention
 from mars.training.objectives import Batch, Objective
-from mars.training.objectives.base import Key
-from mars.training.progress import Curve, Progress, mark_whole, newest_whole, peak_memory_mb
+from mars.training.progress import Curve, Progress, mark_whole, newest_whole
+from mars.training.steps import Order, Step, Steps
+from mars.training.watch import Watch, on_sigterm
 
 
 class TrainingError(RuntimeError):
     """Training that cannot go on; the message is one line for the user."""
 
 
-class Ordered(Dataset):  # type: ignore[type-arg]
-    """The run's examples in the order they are seen, every epoch one after the other.
-
-    Each optimizer step has its own ``window`` of examples, drawn without regard to length;
-    inside it they are sorted by length, so that micro-batches pad little. The loss of a step
-    does not depend on how its window is split.
-    """
-
-    def __init__(self, fetch: Callable[[int], tuple[Encoded, Key]], total: int, window: int):
-        self.fetch, self.total, self.window = fetch, total, window
-        self._held: tuple[int, list[tuple[Encoded, Key]]] = (-1, [])
-
-    def __len__(self) -> int:
-        return self.total
-
-    def __getitem__(self, index: int) -> tuple[Encoded, Key]:
-        number, place = divmod(index, self.window)
-        if self._held[0] != number:
-            start = number * self.window
-            members = [self.fetch(i) for i in range(start, min(start + self.window, self.total))]
-            members.sort(key=lambda member: len(member[0]))
-            self._held = (number, members)
-        return self._held[1][place]
-
-
-def shuffled(
-    examples: Sequence[Encoded], epochs: int, seed: int
-) -> Callable[[int], tuple[Encoded, Key]]:
-    """A seeded permutation of the examples for every epoch, as ``Ordered`` takes it.
-
-    It depends on the seed, the epoch and the number of examples only, so every variant trained
-    on the same examples sees them in the same order.
-    """
-    orders = [
-        np.random.default_rng([seed, epoch]).permutation(len(examples)) for epoch in range(epochs)
-    ]
-
-    def fetch(index: int) -> tuple[Encoded, Key]:
-        epoch, place = divmod(index, len(examples))
-        example = int(orders[epoch][place])
-        return examples[example], (epoch, example)
-
-    return fetch
-
-
 class SumTrainer(Trainer):
-    """Losses are sums divided by the response tokens of the whole step, on every device."""
+    """Losses are sums divided by the response tokens of the whole step, over all processes."""
 
     def __init__(
-        self, model: PreTrainedModel, tokenizer: Any, objective: Objective, data: Ordered,
+        self, model: PreTrainedModel, tokenizer: Any, objective: Objective, order: Order,
         config: Training, out: Path, seed: int, epoch_examples: int, label: str,
     ) -> None:  # fmt: skip
-        steps = math.ceil(len(data) / config.batch_size)
+        steps = len(Steps(order, objective, config))
+        args = arguments(config, out / "trainer", seed, steps)
         super().__init__(
             model=model,
-            args=_arguments(config, out / "trainer", seed, steps),
-            train_dataset=data,
+            args=args,
+            train_dataset=Steps(order, objective, config, args.process_index, args.world_size),
             processing_class=tokenizer,
-            data_collator=lambda rows: {"batch": objective.collate(*zip(*rows, strict=True))},
         )
         self.objective: Objective = objective
         self.out: Path = out
         self.label: str = label
         self.epoch_examples: int = epoch_examples
         self.folder: Path = out / "trainer"
-        self.model_accepts_loss_kwargs = True
         self.loss_is_scaled_for_ga = True
         self.progress = Progress()
         self.curve: Curve | None = None
         self.pending: list[tuple[Tensor, Batch]] = []
+        self.step: Step | None = None
         self.shape: Any = model.config
         self.parameters: int = sum(p.numel() for p in model.parameters())
         self.terminated = False
         for unwanted in (PrinterCallback, ProgressCallback):
             self.remove_callback(unwanted)
-        self.watch = _Watch(self)
+        if is_tensorboard_available():
+            self.add_callback(_tensorboard(out))
+        self.watch = Watch(self)
         self.add_callback(self.watch)
 
-    # --- the order of examples
+    # --- the steps
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        return SequentialSampler(self.train_dataset)  # type: ignore[arg-type]
-
-    # --- the loss
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """Every process goes through all the steps, and builds its own part of each."""
+        return DataLoader(self.train_dataset, batch_size=1, collate_fn=lambda items: items[0])
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: Any
     ) -> tuple[list[Any], Any]:
-        """The micro-batches of one step, and its response tokens over all devices."""
-        taken = list(islice(epoch_iterator, num_batches))
-        tokens = torch.tensor(sum(m["batch"].counts.response_tokens for m in taken), device=device)
-        if self.args.world_size > 1:
-            tokens = self.accelerator.gather(tokens).sum()
-        return taken, tokens
+        """The next step."""
+        return [next(epoch_iterator)], None
 
-    def compute_loss(
-        self,
-        model: Any,
-        inputs: dict[str, Any],
-        return_outputs: bool = False,
-        num_items_in_batch: Any = None,
-    ) -> Any:
-        """This micro-batch's share of the step's mean loss."""
-        batch: Batch = inputs["batch"].to(self.args.device)
-        terms = self.objective.loss(self.accelerator.unwrap_model(model), batch)
-        loss = terms.total(self.objective.setup.ar_weight) / num_items_in_batch
-        nothing = torch.zeros_like(loss)
-        parts = [nothing if t is None else t / num_items_in_batch for t in (terms.ar, terms.mask)]
+    def training_step(
+        self, model: torch.nn.Module, inputs: Any, num_items_in_batch: Any = None
+    ) -> Tensor:
+        """Forward and backward of this process's part of a step; its share of the mean loss."""
+        step: Step = inputs
+        model.train()
+        total = torch.zeros((), device=self.args.device)
+        for number, batch in enumerate(step.batches):
+            with self._reducing(model, number == len(step.batches) - 1):
+                with self.compute_loss_context_manager():
+                    loss = self.share_of_loss(model, batch, step)
+                options = {"scale_wrt_gas": False} if self.is_deepspeed_enabled else {}
+                # gradients are averaged over processes, and each has its share of the sum
+                self.accelerator.backward(loss * self.args.world_size, **options)
+            total = total + loss.detach()
+        self.step = step
+        return total
+
+    def _reducing(self, model: torch.nn.Module, last: bool) -> AbstractContextManager[Any]:
+        """Processes reduce their gradients once a step, after its last forward."""
+        self.accelerator.gradient_state._set_sync_gradients(last)
+        if last or self.is_deepspeed_enabled:
+            return nullcontext()
+        return self.accelerator.no_sync(model=model)  # type: ignore[no-any-return]
+
+    def share_of_loss(self, model: torch.nn.Module, batch: Batch, step: Step) -> Tensor:
+        """This forward's share of the step's mean loss over all processes."""
+        terms = model(batch.to(self.args.device))
+        loss, *parts = (term * (batch.weight / step.counts.response_tokens) for term in terms)
         self.pending.append((torch.stack([loss, *parts]).detach(), batch))
-        self.progress.add_batch(batch, self.floating_point_ops({"batch": batch}))
-        return loss * self.args.world_size
+        return loss
 
-    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
-        """6·N a token of either stream, and 12·layers·hidden for each pair of columns.
+    def floating_point_ops(self, inputs: Any) -> int:
+        """6·N a token of either stream, and 12·layers·hidden for each pair that is seen.
 
-        N counts all parameters. Attention is counted dense, as SDPA computes it.
+        N counts all parameters.
         """
-        counts, shape = inputs["batch"].counts, self.shape
+        counts, shape = inputs.counts, self.shape
         pairs = 12 * shape.num_hidden_layers * shape.hidden_size * counts.attended
         return int(6 * self.parameters * (counts.clean_tokens + counts.masked_tokens) + pairs)
 
     # --- the curve
 
-    def end_of_step(self, step: int) -> None:
+    def end_of_step(self, number: int) -> None:
         """Before the weights change: is the loss finite? If so, add it to the curve."""
-        losses = torch.stack([values for values, _ in self.pending])
+        assert self.step is not None
+        own = torch.stack([values for values, _ in self.pending])
+        losses = self.accelerator.reduce(own.sum(0), reduction="sum")
         if not bool(torch.isfinite(losses).all()):
-            bad = next(b for values, b in self.pending if not bool(torch.isfinite(values).all()))
+            broken = (b for values, b in self.pending if not bool(torch.isfinite(values).all()))
+            keys = next((b.keys for b in broken), self.step.keys)
             raise TrainingError(
-                f"{self.out}: the loss is not finite at step {step + 1}, in the batch of (epoch, "
-                f"example) {', '.join(map(str, bad.keys[:8]))}{' …' if len(bad.keys) > 8 else ''}; "
+                f"{self.out}: the loss is not finite at step {number + 1}, in the batch of (epoch, "
+                f"example) {', '.join(map(str, keys[:8]))}{' …' if len(keys) > 8 else ''}; "
                 "nothing was overwritten; lower training.learning_rate and start again"
             )
-        self.progress.add_step(*losses.sum(0).tolist())
+        self.progress.add_counts(self.step.counts, self.floating_point_ops(self.step))
+        self.progress.add_step(*losses.tolist())
         self.pending.clear()
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -182,7 +148,6 @@ class SumTrainer(Trainer):
             return
         p = self.progress
         loss, ar, mask = p.drain()
-        with_ar = self.objective.wants_ar
         examples = p.counts.examples
         row: dict[str, float | int | str] = {
             "step": self.state.global_step,
@@ -190,22 +155,28 @@ class SumTrainer(Trainer):
             "examples": examples,
             "learning_rate": f"{logs['learning_rate']:.6g}",
             "loss": f"{loss:.6f}",
-            "loss_ar": f"{ar:.6f}" if with_ar else "",
-            "loss_mask": f"{mask:.6f}" if self.objective.predicate is not None else "",
+            "loss_ar": f"{ar:.6f}" if self.objective.wants_ar else "",
+            "loss_mask": f"{mask:.6f}" if self.objective.wants_mask else "",
             "grad_norm": f"{logs['grad_norm']:.5f}",
             "seconds": f"{p.seconds:.2f}",
         }
         with writing(self.out):
             self.curve.write(row)
+        shown = {name: float(value) for name, value in row.items() if value != ""}
+        shown["tokens_per_second"] = self.watch.tokens_per_second()
+        self.callback_handler.on_log(self.args, self.state, self.control, shown)
 
     # --- checkpoints
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         with writing(self.out):
             super()._save_checkpoint(model, trial)
-            folder = self.folder / f"checkpoint-{self.state.global_step}"
-            self.progress.save(folder)
-            mark_whole(folder)
+            self.accelerator.wait_for_everyone()
+            if self.is_world_process_zero():
+                folder = self.folder / f"checkpoint-{self.state.global_step}"
+                self.progress.save(folder)
+                mark_whole(folder)
+        self.accelerator.wait_for_everyone()
 
     def run(self) -> Progress:
         """Train from the newest whole checkpoint on, to the end.
@@ -215,94 +186,79 @@ class SumTrainer(Trainer):
             SystemExit: 143, after SIGTERM, with the state saved.
         """
         with writing(self.out):
-            self.folder.mkdir(parents=True, exist_ok=True)
+            if self.is_world_process_zero():
+                self.folder.mkdir(parents=True, exist_ok=True)
+                newest_whole(self.folder)  # clears broken ones away
+            self.accelerator.wait_for_everyone()
             resume = newest_whole(self.folder)
             if resume:
                 self.progress = Progress.load(resume)
             done = int(resume.name.split("-")[1]) if resume else 0
-            self.curve = Curve(self.out / "training.csv", done)
-        with _on_sigterm(self._terminate), closing(self.watch):
+            if self.is_world_process_zero():
+                self.curve = Curve(self.out / "training.csv", done)
+        learning = learns(self.model, self.objective)
+        with on_sigterm(self._terminate), closing(self.watch), learning:
             self.train(resume_from_checkpoint=str(resume) if resume else None)
-        if self.terminated:
+        if self.stopping():
             raise SystemExit(143)
         return self.progress
+
+    def whole_model(self) -> PreTrainedModel:
+        """The trained model in one piece; every process has to ask."""
+        model: PreTrainedModel = self.accelerator.unwrap_model(self.model)
+        if self.accelerator.distributed_type != DistributedType.FSDP:
+            return model
+        state = self.accelerator.get_state_dict(self.model_wrapped)
+        whole: PreTrainedModel = AutoModelForCausalLM.from_config(model.config)
+        if self.is_world_process_zero():
+            whole.load_state_dict(state)
+        return whole
 
     def _terminate(self) -> None:
         self.terminated = True
 
-
-class _Watch(TrainerCallback):
-    """Progress bar, clock, finite losses, SIGTERM."""
-
-    def __init__(self, trainer: SumTrainer) -> None:
-        self.trainer = trainer
-        self.bar: Any = None
-        self.since = 0.0
-
-    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
-        self.since = time.perf_counter()
-        self.bar = tqdm(
-            total=state.max_steps, initial=state.global_step, desc=self.trainer.label,
-            unit="step", mininterval=1.0 if sys.stderr.isatty() else 30.0,
-            disable=not state.is_world_process_zero,
-        )  # fmt: skip
-
-    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
-        self.trainer.end_of_step(state.global_step)
-
-    def on_step_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> TrainerControl:
-        now, progress = time.perf_counter(), self.trainer.progress
-        progress.seconds += now - self.since
-        self.since = now
-        progress.peak_memory_mb = max(progress.peak_memory_mb, peak_memory_mb())
-        self.bar.update(1)
-        if progress.steps:
-            self.bar.set_postfix(
-                loss=f"{progress.loss / progress.steps:.3f}",
-                ar=f"{progress.loss_ar / progress.steps:.3f}",
-                mask=f"{progress.loss_mask / progress.steps:.3f}",
-                refresh=False,
-            )
-        if state.global_step >= state.max_steps:
-            control.should_log = True
-        if self.trainer.terminated:
-            control.should_save = control.should_training_stop = True
-        return control
-
-    def close(self) -> None:
-        """Finish the progress bar, however the run ended."""
-        if self.bar is not None:
-            self.bar.close()
+    def stopping(self) -> bool:
+        """Whether any process was asked to end."""
+        asked = torch.tensor(float(self.terminated), device=self.args.device)
+        return bool(self.accelerator.reduce(asked, reduction="sum") > 0)
 
 
-class _on_sigterm:  # noqa: N801
-    """Call a function on SIGTERM instead of dying (in the main thread; elsewhere do nothing)."""
+@contextmanager
+def learns(model: PreTrainedModel, objective: Objective) -> Iterator[None]:
+    """Have ``model(batch)`` give (loss, L_AR, L_mask), sums, and attend over packed rows.
 
-    def __init__(self, call: Callable[[], None]) -> None:
-        self.call = call
-        self.before: Any = None
+    Whatever wraps a model to reduce gradients or shard weights (DDP, FSDP, DeepSpeed) follows its
+    forward, so the loss, head included, is computed inside it.
+    """
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        self.call()
+    def forward(self: PreTrainedModel, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        terms = objective.loss(self, batch)
+        loss = terms.total(objective.setup.ar_weight)
+        nothing = torch.zeros_like(loss)
+        return loss, *(nothing if t is None else t.detach() for t in (terms.ar, terms.mask))
 
-    def __enter__(self) -> None:
+    with packed_attention(model):
+        model.forward = MethodType(forward, model)
         try:
-            self.before = signal.signal(signal.SIGTERM, self._handle)
-        except ValueError:
-            self.before = None
-
-    def __exit__(self, *_: object) -> None:
-        if self.before is not None:
-            signal.signal(signal.SIGTERM, self.before)
+            yield
+        finally:
+            del model.forward
 
 
-def _arguments(config: Training, folder: Path, seed: int, steps: int) -> TrainingArguments:
-    arguments = TrainingArguments(
+def _tensorboard(out: Path) -> TensorBoardCallback:
+    """Logs in ``tensorboard/`` beside the model, where they outlive the trainer's state."""
+    callback = TensorBoardCallback()
+    callback.logging_dir = str(out / "tensorboard")
+    return callback
+
+
+def arguments(config: Training, folder: Path, seed: int, steps: int) -> TrainingArguments:
+    """What ``transformers`` needs to know; what is launched by accelerate comes from there."""
+    on_cpu = not torch.cuda.is_available() or os.environ.get("ACCELERATE_USE_CPU") in ("1", "true")
+    made = TrainingArguments(
         output_dir=str(folder),
-        per_device_train_batch_size=config.micro_batch_size,
-        gradient_accumulation_steps=config.batch_size // config.micro_batch_size,
+        per_device_train_batch_size=1,  # an item is a whole step
+        gradient_accumulation_steps=1,
         num_train_epochs=1,
         learning_rate=config.learning_rate,
         lr_scheduler_type=config.lr_scheduler,
@@ -311,6 +267,7 @@ def _arguments(config: Training, folder: Path, seed: int, steps: int) -> Trainin
         max_grad_norm=config.max_grad_norm,
         optim="adamw_torch_fused",
         bf16=config.dtype == "bfloat16",
+        ddp_find_unused_parameters=False,
         seed=seed,
         data_seed=seed,
         logging_strategy="steps",
@@ -322,11 +279,8 @@ def _arguments(config: Training, folder: Path, seed: int, steps: int) -> Trainin
         report_to="none",
         disable_tqdm=True,
         remove_unused_columns=False,
-        dataloader_num_workers=0,
-        dataloader_pin_memory=torch.cuda.is_available(),
-        use_cpu=not torch.cuda.is_available(),
+        use_cpu=on_cpu,
     )
-    if arguments.world_size > 1:
-        raise TrainingError("training runs in one process for now: start it without a launcher")
-    arguments._n_gpu = 1  # else Trainer spreads a batch over all GPUs and makes it larger
-    return arguments
+    if made.world_size == 1:
+        made._n_gpu = 1  # else Trainer spreads a batch over all GPUs and makes it larger
+    return made

@@ -19,7 +19,7 @@ RECIPE = {
         "num_key_value_heads": 1, "intermediate_size": 24,
     },
     "examples": 70,
-    "training": {"batch_size": 16, "micro_batch_size": 8, "save_steps": 1},
+    "training": {"batch_size": 16, "save_steps": 1},
 }  # fmt: skip
 
 

@@ -16,10 +16,9 @@ from tiny_training import END, build_model, build_study, build_tokenizer
 
 from mars.data import DataError
 from mars.models import CheckpointError, checkpoint_record, save_checkpoint
-from mars.training import trainer as trainer_module
 from mars.training.progress import newest_whole, read_curve
 from mars.training.run import train_variant
-from mars.training.trainer import Ordered, SumTrainer, TrainingError, shuffled
+from mars.training.trainer import SumTrainer, TrainingError
 
 REPO = Path(__file__).parents[2]
 
@@ -153,6 +152,26 @@ def test_sigterm_saves_and_a_half_written_checkpoint_is_passed_over(
     assert curve(out) == curve(whole)
 
 
+def test_a_damaged_checkpoint_falls_back_and_says_so(base, rows, tmp_path, monkeypatch, caplog):
+    """A flipped bit keeps a file's size; the run goes on from the checkpoint before."""
+    study, out, whole = build_study(rows), tmp_path / "out", tmp_path / "whole"
+    train_variant(study, 0, "s", "mars", base, whole)
+    with monkeypatch.context() as patch:
+        at_step(patch, 2, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(SystemExit):
+            train_variant(study, 0, "s", "mars", base, out)
+    file = out / "trainer" / "checkpoint-3" / "model.safetensors"
+    held = bytearray(file.read_bytes())
+    held[-1] ^= 1
+    file.write_bytes(held)
+    caplog.clear()
+    train_variant(study, 0, "s", "mars", base, out)
+    (said,) = [record.getMessage() for record in caplog.records if record.name.startswith("mars")]
+    assert "checkpoint-3: model.safetensors is damaged; going on from the one before" in said
+    assert weights(out) == weights(whole)
+    assert curve(out) == curve(whole)
+
+
 def test_another_recipe_does_not_resume(base, rows, tmp_path, monkeypatch):
     out, whole = tmp_path / "out", tmp_path / "whole"
     with monkeypatch.context() as patch:
@@ -169,12 +188,12 @@ def test_another_recipe_does_not_resume(base, rows, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("variant", ["ar_sft", "mars", "diffusion"])
-def test_the_split_into_micro_batches_does_not_matter(base, rows, tmp_path, variant):
-    """Same weights, loss and gradient norm whatever the micro-batch: 8 at once, 4, 2, 1."""
+def test_packing_and_splitting_a_step_do_not_matter(base, rows, tmp_path, variant):
+    """Same weights, loss and gradient norm: all in one row, a row each, a forward each."""
     found = []
-    for size in (8, 2, 1):
-        study = build_study(rows, micro_batch_size=size, dtype="float64")
-        out = tmp_path / f"{variant}{size}"
+    for length, tokens in ((512, 512), (8, 100), (60, 8)):
+        study = build_study(rows, row_length=length, micro_batch_tokens=tokens, dtype="float64")
+        out = tmp_path / f"{variant}{length}"
         train_variant(study, 0, "s", variant, base, out)
         found.append((load_file(out / "model" / "model.safetensors"), curve(out)))
     for state, rows_of in found[1:]:
@@ -183,20 +202,23 @@ def test_the_split_into_micro_batches_does_not_matter(base, rows, tmp_path, vari
         assert rows_of == found[0][1]
 
 
-def test_every_variant_sees_the_same_examples_in_the_same_order():
-    items = [torch.zeros(3 + i * 7 % 11) for i in range(20)]
-    fetch = shuffled(items, epochs=2, seed=0)
-    data = Ordered(fetch, 40, window=8)
-    keys = [data[i][1] for i in range(40)]
-    assert keys == [Ordered(shuffled(items, 2, 0), 40, 8)[i][1] for i in range(40)]
-    assert sorted(keys[:20]) != keys[:20]
-    assert {k for k in keys if k[0] == 0} == {(0, i) for i in range(20)}
-    # a step's examples are those of the shuffle; only inside the step are they sorted by length
-    for start in range(0, 40, 8):
-        assert set(keys[start : start + 8]) == {fetch(i)[1] for i in range(start, start + 8)}
-        lengths = [len(items[k[1]]) for k in keys[start : start + 8]]
-        assert lengths == sorted(lengths)
-    assert [fetch(i)[1][1] for i in range(20)] != [fetch(i)[1][1] for i in range(20, 40)]
+def test_recomputed_activations_change_nothing(base, rows, tmp_path):
+    found = []
+    for recompute in (False, True):
+        study = build_study(rows, dtype="float64", activation_checkpointing=recompute)
+        out = tmp_path / str(recompute)
+        train_variant(study, 0, "s", "mars", base, out)
+        found.append(load_file(out / "model" / "model.safetensors"))
+    for name, value in found[0].items():
+        torch.testing.assert_close(found[1][name], value, rtol=1e-9, atol=1e-11)
+
+
+def test_bfloat16_trains(base, rows, tmp_path):
+    train_variant(build_study(rows, dtype="bfloat16"), 0, "s", "mars", base, tmp_path / "b")
+    train_variant(build_study(rows), 0, "s", "mars", base, tmp_path / "f")
+    low, full = (float(curve(tmp_path / name)[-1]["loss"]) for name in "bf")
+    assert low != full
+    assert low == pytest.approx(full, rel=0.02)
 
 
 # ------------------------------------------------------------------------------- what goes wrong
@@ -206,19 +228,20 @@ def test_a_loss_that_is_not_finite_stops_the_run(base, rows, tmp_path, monkeypat
     study, out = build_study(rows), tmp_path / "out"
     train_variant(study, 0, "s", "mars", base, out)
     before = weights(out)
-    original = trainer_module.SumTrainer.compute_loss
+    original = SumTrainer.share_of_loss
 
-    def broken(self, model, inputs, **kwargs):
-        loss = original(self, model, inputs, **kwargs)
+    def broken(self, model, batch, step):
+        loss = original(self, model, batch, step)
         if self.state.global_step == 2:
             self.pending[-1] = (self.pending[-1][0] * float("nan"), self.pending[-1][1])
         return loss
 
-    monkeypatch.setattr(SumTrainer, "compute_loss", broken)
+    monkeypatch.setattr(SumTrainer, "share_of_loss", broken)
     with pytest.raises(TrainingError, match=r"not finite at step 3, .*\(0, \d+\)") as error:
         train_variant(study, 5, "s", "mars", base, out)
     assert "\n" not in str(error.value)
     assert weights(out) == before
+    assert newest_whole(out / "trainer").name == "checkpoint-2"  # the last good state is kept
 
 
 def test_a_full_disk_is_one_line(base, rows, tmp_path, monkeypatch):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from mars.data import Encoded
-from mars.streams import Layout, ar_layout
+from mars.streams import AR, Layout, ar_layout
 from mars.training.objectives.base import Key, Objective
 
 
 class ArSft(Objective):
-    """L_AR alone. Rows are padded on the right, so plain causality needs no mask."""
+    """L_AR alone."""
 
     name = "ar_sft"
-    predicate = None
+    predicate = AR
+    wants_mask = False
 
     def row(self, example: Encoded, key: Key) -> Layout:
         """The conversation itself."""

@@ -5,14 +5,24 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from mars.data import Encoded
-from mars.streams import IGNORE, Layout, Predicate, dense_mask, pad_rows
+from mars.streams import (
+    IGNORE,
+    Layout,
+    Predicate,
+    dense_mask,
+    pack_row,
+    pad_rows,
+    visible_pairs,
+)
+from mars.training.attention import is_packed, make_sight, shared_heads
+from mars.training.cross_entropy import weighted_sums
 
 Key = tuple[int, int]
 """(epoch, example): with the seed, what every random draw of an example depends on."""
@@ -33,7 +43,10 @@ class Setup:
 
 @dataclass(frozen=True)
 class Counts:
-    """What a batch holds; ``ar_terms`` of the ``terms`` are AR predictions (docs/method.md)."""
+    """What a batch holds; ``ar_terms`` of the ``terms`` are AR predictions (docs/method.md).
+
+    ``attended`` counts the pairs of columns where one sees the other.
+    """
 
     examples: int = 0
     clean_tokens: int = 0
@@ -53,11 +66,15 @@ class Counts:
 
 @dataclass(frozen=True)
 class Batch:
-    """One micro-batch: its columns, what it holds, and which examples they are (for messages)."""
+    """One forward: its columns, what it holds, and which examples they are (for messages).
+
+    ``weight`` 0 is for a process that has nothing to add, and still has to take part.
+    """
 
     layout: Layout
     counts: Counts
     keys: tuple[Key, ...]
+    weight: float = 1.0
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on another device."""
@@ -83,10 +100,12 @@ class Objective(ABC):
     """Examples → batch → loss sums. Subclasses say how a row is laid out and who sees whom."""
 
     name: str
-    predicate: Predicate | None
-    """Visibility for the dense mask; None: plain causality, which needs no mask."""
+    predicate: Predicate
+    """Who sees whom."""
     wants_ar = True
     """Whether L_AR is computed."""
+    wants_mask = True
+    """Whether L_mask is computed."""
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
@@ -100,26 +119,36 @@ class Objective(ABC):
         """The longest a conversation of ``length`` tokens may become (positions needed)."""
 
     def collate(self, examples: Sequence[Encoded], keys: Sequence[Key]) -> Batch:
-        """Rows padded on the right to the longest."""
-        rows = [self.row(example, key) for example, key in zip(examples, keys, strict=True)]
-        layout = pad_rows(rows, self.setup.pad_id)
-        return Batch(layout, self._count(layout), tuple(keys))
+        """A batch with a row for each example."""
+        rows = [[self.row(example, key)] for example, key in zip(examples, keys, strict=True)]
+        return self.batch(rows, keys)
 
-    def _count(self, layout: Layout) -> Counts:
-        real = layout.document >= 0
-        has_mask = layout.mask_label != IGNORE
-        masked = int(layout.masked.sum())
-        response = int((layout.ar_label != IGNORE).sum())
-        ar = response if self.wants_ar else 0
-        return Counts(
-            examples=len(layout.input_ids),
-            clean_tokens=int(real.sum()) - masked,
-            masked_tokens=masked,
-            response_tokens=response,
-            ar_terms=ar + int((has_mask & ~layout.masked).sum()),
-            terms=ar + int(has_mask.sum()),
-            attended=layout.input_ids.numel() * layout.shape[1],
-        )
+    def batch(self, rows: Sequence[Sequence[Layout]], keys: Sequence[Key]) -> Batch:
+        """A batch of packed rows, each of one or more conversations, padded on the right."""
+        packed = [row[0] if len(row) == 1 else pack_row(row) for row in rows]
+        layout = packed[0] if len(packed) == 1 else pad_rows(packed, self.setup.pad_id)
+        counts = self.count([document for row in rows for document in row])
+        return Batch(layout, counts, tuple(keys))
+
+    def count(self, documents: Sequence[Layout]) -> Counts:
+        """What some conversations hold."""
+        total = Counts()
+        for layout in documents:
+            masked = int(layout.masked.sum())
+            with_mask = int((layout.mask_label != IGNORE).sum())
+            on_clean = int(((layout.mask_label != IGNORE) & ~layout.masked).sum())
+            response = int((layout.ar_label != IGNORE).sum())
+            ar = response if self.wants_ar else 0
+            total = total + Counts(
+                examples=1,
+                clean_tokens=layout.shape[1] - masked,
+                masked_tokens=masked,
+                response_tokens=response,
+                ar_terms=ar + on_clean,
+                terms=ar + with_mask,
+                attended=visible_pairs(layout),
+            )
+        return total
 
     def loss(self, model: PreTrainedModel, batch: Batch) -> Terms:
         """The sums of L_AR and L_mask over the batch.
@@ -128,33 +157,54 @@ class Objective(ABC):
         is a target of both terms (its two labels are the same token).
         """
         layout = batch.layout
-        if self.predicate is None:
-            mask, position = None, None
-        else:
-            mask, position = dense_mask(self.predicate, layout), layout.position
-        hidden = model.base_model(
-            input_ids=layout.input_ids,
-            attention_mask=mask,
-            position_ids=position,
-            use_cache=False,
-        ).last_hidden_state
-        has_mask = layout.mask_label != IGNORE
-        has_ar = (layout.ar_label != IGNORE) & self.wants_ar
-        rows, columns = torch.nonzero(has_mask | has_ar, as_tuple=True)
-        head = model.get_output_embeddings()
-        logits = head(hidden[rows, columns])
-        if logits.dtype != torch.float64:
-            logits = logits.float()
-        has_mask, has_ar = has_mask[rows, columns], has_ar[rows, columns]
-        target = torch.where(
-            has_mask, layout.mask_label[rows, columns], layout.ar_label[rows, columns]
+        hidden = self._forward(model, layout)
+        has_mask = ((layout.mask_label != IGNORE) & self.wants_mask).flatten()
+        has_ar = ((layout.ar_label != IGNORE) & self.wants_ar).flatten()
+        columns = torch.nonzero(has_mask | has_ar).flatten()
+        has_mask, has_ar = has_mask[columns], has_ar[columns]
+        labels = (layout.mask_label.flatten()[columns], layout.ar_label.flatten()[columns])
+        weights = torch.stack([has_ar, layout.mask_weight.flatten()[columns] * has_mask])
+        sums = weighted_sums(
+            _Pick.apply(hidden.flatten(0, 1), columns),
+            model.get_output_embeddings(),
+            torch.where(has_mask, *labels),
+            weights,
         )
-        nll = cross_entropy(logits, target, reduction="none")
-        weight = layout.mask_weight[rows, columns].to(nll.dtype)
         return Terms(
-            ar=(nll * has_ar).sum() if self.wants_ar else None,
-            mask=(nll * weight * has_mask).sum() if self.predicate is not None else None,
+            ar=sums[0] if self.wants_ar else None, mask=sums[1] if self.wants_mask else None
         )
+
+    def _forward(self, model: PreTrainedModel, layout: Layout) -> Tensor:
+        """(N, S, E) last hidden states; with a dense mask where a model attends as it came."""
+        if is_packed(model):
+            made = make_sight(self.predicate, layout, shared_heads(model), _score_dtype(model))
+            seen: dict[str, Any] = {"sight": made}
+        else:
+            seen = {"attention_mask": dense_mask(self.predicate, layout)}
+        return model.base_model(
+            input_ids=layout.input_ids, position_ids=layout.position, use_cache=False, **seen
+        ).last_hidden_state
+
+
+def _score_dtype(model: PreTrainedModel) -> torch.dtype:
+    """Of attention's scores, which a mask is added to."""
+    kind = model.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else model.dtype
+
+
+class _Pick(torch.autograd.Function):
+    """``x[columns]``, no column twice, so the gradient is copied and not added row by row."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, columns: Tensor) -> Tensor:
+        ctx.save_for_backward(columns)
+        ctx.shape = x.shape
+        return x.index_select(0, columns)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (columns,) = ctx.saved_tensors
+        return grads[0].new_zeros(ctx.shape).index_copy_(0, columns, grads[0]), None
 
 
 def extend(example: Encoded, count: int, end_id: int) -> Encoded:

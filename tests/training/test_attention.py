@@ -1,0 +1,154 @@
+"""Fast attention and loss against the naive ones: both streams whole, every pair, every logit."""
+
+import pytest
+import torch
+from tiny_training import END, EXAMPLES, KEYS, MASK, build_model, example, objective
+from torch.nn.attention.flex_attention import create_mask
+from torch.nn.functional import cross_entropy
+
+from mars import streams
+from mars.streams import IGNORE, dense_mask, mask_mod
+from mars.training import attention
+from mars.training.attention import is_packed, packed_attention
+from mars.training.objectives.base import Terms
+from mars.training.objectives.block_diffusion import draw_noise, whole_blocks
+from mars.training.objectives.mars import whole_blocks_from_start
+
+KINDS = [
+    ("ar_sft", "decoder"),
+    ("mars", "decoder"),
+    ("mars", "stream"),
+    ("block_diffusion", "stream"),
+    ("block_diffusion", "own"),
+]
+LONG = [example(2, 21, 4, 9, start=3), *EXAMPLES, example(1, 3, 1, 1)]
+LONG_KEYS = [(1, i) for i in range(len(LONG))]
+
+
+def gradients(model, loss):
+    model.zero_grad()
+    loss.backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def untrimmed(name, alignment, size, sample, key):
+    """One conversation in the 2L layout: every position has a column in the masked stream."""
+    turns = int(sample.turn.max()) + 1
+    if name == "ar_sft":
+        return streams.ar_layout(sample.ids, sample.response)
+    if name == "block_diffusion":
+        padded = whole_blocks(sample, size, END)
+        noise, rate = draw_noise(0, key, padded.turn, size)
+        return streams.block_diffusion_layout(
+            padded.ids, padded.turn, size, MASK, noise, rate, alignment
+        )
+    if alignment == "stream":
+        padded = whole_blocks_from_start(sample, size, END)
+        return streams.stream_layout(padded.ids, padded.turn, size, MASK, trimmed=False)
+    phases = [streams.block_phase(0, *key, t, size) for t in range(turns)]
+    return streams.mars_layout_full(sample.ids, sample.turn, size, phases, MASK)
+
+
+def naive(model, made, layouts):
+    """Sums over conversations one at a time: a dense mask, logits of every column."""
+    ar = mask = torch.zeros((), dtype=torch.float64)
+    for layout in layouts:
+        logits = model(
+            input_ids=layout.input_ids,
+            attention_mask=dense_mask(made.predicate, layout),
+            position_ids=layout.position,
+        ).logits[0]
+        losses = [
+            cross_entropy(logits, label[0], reduction="none", ignore_index=IGNORE)
+            for label in (layout.ar_label, layout.mask_label)
+        ]
+        ar = ar + losses[0].sum()
+        mask = mask + (losses[1] * layout.mask_weight[0].double()).sum()
+    return Terms(ar if made.wants_ar else None, mask if made.wants_mask else None)
+
+
+@pytest.mark.parametrize("packing", ["a row each", "packed", "one row"])
+@pytest.mark.parametrize("size", [2, 4, 8, 16])
+@pytest.mark.parametrize(("name", "alignment"), KINDS)
+@pytest.mark.parametrize("chunk", [3, 128])
+def test_a_fast_step_is_the_naive_step(monkeypatch, chunk, name, alignment, size, packing):
+    """Loss and gradients to 1e-10; grouped queries, several turns, short and one-token responses.
+
+    Chunks of 3 queries cut every conversation; 128 none.
+    """
+    monkeypatch.setattr(attention, "CHUNK", chunk)
+    model = build_model("llama")
+    made = objective(name, alignment=alignment, block_size=size, ar_weight=0.7)
+    full = [
+        untrimmed(name, alignment, size, sample, key)
+        for sample, key in zip(LONG, LONG_KEYS, strict=True)
+    ]
+    expected = naive(model, made, full).total(0.7)
+    wanted = gradients(model, expected)
+
+    rows = [made.row(sample, key) for sample, key in zip(LONG, LONG_KEYS, strict=True)]
+    split = {"a row each": [[r] for r in rows], "packed": [rows[:3], rows[3:4], rows[4:]],
+             "one row": [rows]}[packing]  # fmt: skip
+    with packed_attention(model):
+        assert is_packed(model)
+        found = made.loss(model, made.batch(split, LONG_KEYS)).total(0.7)
+        got = gradients(model, found)
+    assert not is_packed(model)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-10)
+    torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-10 * float(wanted.abs().max()))
+
+
+def test_what_attention_computes_is_what_is_seen():
+    """Pairs outside every query's sight are mostly not asked for: that is the point."""
+    sample = example(200, 300)
+    for name, share in (("ar_sft", 0.75), ("mars", 0.7)):
+        made = objective(name)
+        layout = made.collate([sample], [(0, 0)]).layout
+        sight = attention.Documents(made.predicate, layout, 1, torch.float32)
+        asked = sum(chunk.mask.numel() for group in sight.groups for chunk in group.chunks)
+        seen = dense_mask(made.predicate, layout)
+        assert streams.visible_pairs(layout) == int(seen.sum())
+        assert int(seen.sum()) / asked > share
+        assert int(seen.sum()) / seen.numel() < 0.55
+
+
+def test_keys_are_not_repeated_for_grouped_queries():
+    sight = attention.Documents(
+        streams.AR, objective("ar_sft").collate(EXAMPLES, KEYS).layout, 2, torch.float64
+    )
+    asked = []
+    original = attention.scaled_dot_product_attention
+
+    def spy(query, key, value, **options):
+        asked.append((query.shape[1], key.shape[1]))
+        return original(query, key, value, **options)
+
+    rows, width = objective("ar_sft").collate(EXAMPLES, KEYS).layout.shape
+    query = torch.randn(rows, 4, width, 8, dtype=torch.float64)
+    keys = torch.randn(rows, 2, width, 8, dtype=torch.float64)
+    attention.scaled_dot_product_attention = spy
+    try:
+        assert sight.attend(query, keys, keys, None).shape == (rows, width, 4, 8)
+    finally:
+        attention.scaled_dot_product_attention = original
+    assert set(asked) == {(2, 2)}
+
+
+@pytest.mark.parametrize(("name", "alignment"), KINDS)
+def test_flex_attention_would_see_the_same(name, alignment):
+    """On CUDA the rows go to FlexAttention as they are, with the same predicates."""
+    made = objective(name, alignment=alignment)
+    rows = [made.row(sample, key) for sample, key in zip(LONG, LONG_KEYS, strict=True)]
+    layout = made.batch([rows[:4], rows[4:]], LONG_KEYS).layout
+    count, width = layout.shape
+    found = create_mask(mask_mod(made.predicate, layout), count, 1, width, width, device="cpu")
+    assert torch.equal(found, dense_mask(made.predicate, layout))
+    block = attention.Flex(made.predicate, layout).mask
+    assert block.shape == (count, 1, width, width)
+
+
+def test_a_call_without_a_sight_is_sdpa(model):
+    ids = torch.arange(3, 15)[None]
+    plain = model(input_ids=ids).logits
+    with packed_attention(model):
+        torch.testing.assert_close(model(input_ids=ids).logits, plain)
