@@ -55,6 +55,7 @@ def train_variant(
         log.info("%s: already trained with this recipe", out)
         return
 
+    check_processes(study.training)
     torch.set_num_threads(study.training.threads)
     tokenizer = models.load_tokenizer(folder)
     model = models.load_model(folder, _parameter_dtype(study.training))
@@ -100,6 +101,19 @@ def setup_of(variant: Variant, model: PreTrainedModel, tokenizer: Tokenizer, see
         pad_id=end if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id),
         seed=seed,
     )
+
+
+def check_processes(config: Training) -> None:
+    """Raise TrainingError where not as many processes were started as the settings name.
+
+    One process alone would train all the same, only slowly; nobody would notice.
+    """
+    started = int(os.environ.get("WORLD_SIZE", 1))
+    if config.processes > 1 and started != config.processes:
+        raise TrainingError(
+            f"training.processes is {config.processes} and {started} started: use accelerate "
+            f"launch --multi_gpu --num_processes {config.processes} -m mars train … (on CPU too)"
+        )
 
 
 def check_context(model: PreTrainedModel, objective: Objective, longest: int, where: Path) -> None:

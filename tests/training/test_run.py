@@ -263,6 +263,7 @@ def test_errors_come_before_any_work(base, rows, tmp_path):
         assert not out.exists()
 
     study = build_study(rows)
+    refused(build_study(rows, processes=2), TrainingError, "processes is 2 and 1 started")
     refused(study, CheckpointError, "no such checkpoint folder", parent=tmp_path / "nowhere")
     mars = study.variants["mars"]
     for change, match in [

@@ -86,3 +86,11 @@ def test_a_dry_run_writes_nothing(untouched):
     untouched.jobs()
     for name in ("results", "figures", "reports"):
         assert not (untouched.folder / name).exists()
+
+
+def test_several_processes_are_launched_by_accelerate(untouched):
+    dry = ("snakemake", "-n", "-p", "--cores", "2", "--config", "seeds=[0]")
+    told = untouched.run(*dry, "training={processes: 2, threads: 1}").stdout
+    assert "exec python -m mars train" not in told
+    assert "exec accelerate launch --multi_gpu --num_processes 2" in told
+    assert "exec python -m mars train" in untouched.run(*dry).stdout

@@ -18,10 +18,21 @@ def training_settings(wildcards):
     return settings(
         data=study.data.model_dump(mode="json"),
         training=study.training.model_dump(
-            mode="json", exclude={"threads", "save_steps", "logging_steps"}
+            mode="json",
+            exclude={"threads", "save_steps", "logging_steps", "processes", "accelerate"},
         ),
         variant=variant.model_dump(mode="json", exclude={"scales", "parent"}),
     )
+
+
+def training_launcher():
+    """What starts `mars train`: Python, or accelerate where several processes train together."""
+    made = study.training
+    if made.processes == 1 and made.accelerate is None:
+        return "python"
+    how = f"--config_file {shlex.quote(made.accelerate)}" if made.accelerate else "--multi_gpu"
+    rest = "--num_machines 1 --mixed_precision no --main_process_port 0"
+    return f"accelerate launch {how} --num_processes {made.processes} {rest}"
 
 
 def training_parent(wildcards):

@@ -20,17 +20,18 @@ rule train:
     priority: 10
     conda:
         "../envs/mars.yaml"
-    threads: study.training.threads
+    threads: study.training.threads * study.training.processes
     resources:
-        slots=min(SLOTS, study.training.threads),
-        mem_mb=JOB_MB,
-        gpu=GPU,
+        slots=min(SLOTS, study.training.threads * study.training.processes),
+        mem_mb=JOB_MB * study.training.processes,
+        gpu=GPU * study.training.processes,
     params:
+        python=training_launcher(),
         config=CONFIG,
         settings=training_settings,
         parent=training_parent,
         out=subpath(output.curve, parent=True),
     shell:
-        "exec python -m mars train --config {params.config:q} --seed {wildcards.seed}"
+        "exec {params.python} -m mars train --config {params.config:q} --seed {wildcards.seed}"
         " --scale {wildcards.scale} --variant {wildcards.variant}"
         " --parent {params.parent:q} --out {params.out:q} &> {log:q}"

@@ -1,0 +1,100 @@
+"""Several processes, started by accelerate as a study starts them, against one."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from accelerate.commands.config.config_args import load_config_from_file
+from safetensors.torch import load_file
+from tiny_training import build_study
+
+from mars.training.run import train_variant
+
+pytestmark = pytest.mark.slow
+REPO = Path(__file__).parents[2]
+
+TRAIN = """
+import os, signal, sys, torch
+from pathlib import Path
+torch.set_num_threads(1)
+from mars.training.run import train_variant
+from mars.training.trainer import SumTrainer
+from tiny_training import build_study
+rows, base, out, variant, stop = sys.argv[1:]
+original = SumTrainer.end_of_step
+def patched(self, number):
+    original(self, number)
+    if number == int(stop) and self.args.process_index == self.args.world_size - 1:
+        os.kill(os.getpid(), signal.SIGTERM)  # one process is told; all have to agree
+SumTrainer.end_of_step = patched
+study = build_study(Path(rows), epochs=14, dtype="float64", save_steps=20)
+train_variant(study, 0, "s", variant, Path(base), Path(out))
+"""
+
+
+def launch(folder, processes, *words):
+    script = folder / "train.py"
+    script.write_text(TRAIN)
+    # (--multi_gpu is the launcher of several processes; with --cpu accelerate leaves that to MPI)
+    command = ["-m", "accelerate.commands.launch", "--multi_gpu", "--mixed_precision", "no"]
+    sizes = ["--num_processes", str(processes), "--num_machines", "1", "--main_process_port", "0"]
+    return subprocess.run(
+        [sys.executable, *command, *sizes, str(script), *map(str, words)],
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{REPO}:{REPO / 'tests'}",
+            "OMP_NUM_THREADS": "1",
+            "ACCELERATE_USE_CPU": "true",
+        },
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def curve(out):
+    with (out / "training.csv").open() as stream:
+        return list(csv.DictReader(stream))
+
+
+@pytest.mark.parametrize("variant", ["mars", "ar_sft"])
+def test_two_processes_give_the_loss_curve_of_one(base, rows, tmp_path, variant):
+    """… stop together where one is told to, and go on where they stood."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    study = build_study(rows, epochs=14, dtype="float64", save_steps=20)
+    train_variant(study, 0, "s", variant, base, one)
+
+    stopped = launch(tmp_path, 2, rows, base, two, variant, 30)
+    assert stopped.returncode != 0
+    assert not (two / "model").exists(), stopped.stderr
+    assert (two / "trainer" / "checkpoint-31").is_dir(), stopped.stderr
+    assert sorted(p.name for p in (two / "trainer" / "checkpoint-31").glob("rng_state*")) == [
+        "rng_state_0.pth",
+        "rng_state_1.pth",
+    ]
+    done = launch(tmp_path, 2, rows, base, two, variant, -1)
+    assert done.returncode == 0, done.stderr
+    assert sorted(p.name for p in two.iterdir()) == ["model", "training.csv", "training.json"]
+
+    expected, found = curve(one), curve(two)
+    assert [row["step"] for row in found] == [str(step) for step in range(1, 54)]
+    for a, b in zip(expected, found, strict=True):
+        assert a["examples"] == b["examples"]
+        for name in ("loss", "loss_ar", "loss_mask", "grad_norm"):
+            if a[name]:
+                assert float(b[name]) == pytest.approx(float(a[name]), rel=1e-5), (a, b)
+    wanted = load_file(one / "model" / "model.safetensors")
+    for name, value in load_file(two / "model" / "model.safetensors").items():
+        torch.testing.assert_close(value, wanted[name], rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("file", sorted((REPO / "config" / "accelerate").glob("*.yaml")))
+def test_accelerate_reads_our_configurations(file):
+    held = yaml.safe_load(file.read_text())
+    config = load_config_from_file(str(file))
+    assert config.num_processes == held["num_processes"]
+    assert held["mixed_precision"] == "no"  # training.dtype decides
