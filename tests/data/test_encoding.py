@@ -7,7 +7,7 @@ import pytest
 from tiny_training import END, build_tokenizer
 
 from mars.config import Data
-from mars.data import RowError, encode, load_examples
+from mars.data import RowError, TemplateError, encode, load_examples
 
 TWO_TURNS = [
     {"role": "user", "content": "w3 w4"},
@@ -72,6 +72,26 @@ def test_a_template_that_rewrites_history_is_refused(tokenizer):
     tokenizer.chat_template = "{{ messages | length }} " + CHATML
     with pytest.raises(RowError, match="rewrites earlier turns"):
         encode(tokenizer, TWO_TURNS, 100)
+
+
+def test_markers_that_leave_out_a_response_are_refused(tokenizer):
+    whole = "{% if m.role == 'assistant' %}"
+    assert whole in tokenizer.chat_template
+    tokenizer.chat_template = tokenizer.chat_template.replace(
+        whole, "{% if m.role == 'assistant' and loop.last %}"
+    )
+    with pytest.raises(TemplateError, match=r"markers enclose 1 of 2 responses; put them around"):
+        encode(tokenizer, TWO_TURNS, 100)
+
+
+def test_a_template_that_asks_without_a_prompt_of_its_own_is_none_the_worse(tokenizer):
+    """As Llama 2's: the response follows the user's closing mark, and nothing asks for it."""
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.content + (' <assistant> ' if m.role == 'user' else ' <end> ')"
+        " }}{% endfor %}"
+    )
+    found = encode(tokenizer, TWO_TURNS, 100)
+    assert said(found) == [(0, 5), (0, 6), (0, END), (1, 8), (1, END)]
 
 
 @pytest.mark.parametrize(

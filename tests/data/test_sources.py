@@ -37,6 +37,8 @@ def test_examples_are_a_sequence(tokenizer, write):
     assert len(found) == 5
     assert words(found[1:3]) == [1, 2]
     assert words([found[-1]]) == [4]
+    second = load_examples(write([row(i) for i in range(5)]), tokenizer, [2], 0)
+    assert words(second[i] for i in range(3)) == words(second) == [2, 3, 4]
     assert found.lengths().tolist() == [len(example) for example in found]
     with pytest.raises(IndexError):
         found[5]
