@@ -4,7 +4,7 @@ Registered through ``transformers``' attention interface, so no model code is pa
 layers run over packed rows; only inside attention are columns put together by conversation. Two
 ways, from the same predicates (``mars.streams``):
 
-* :class:`Documents` (CPU, and the fallback): conversations of similar length are laid side by
+* :class:`Documents` (CPU): conversations of similar length are laid side by
   side, ``(n, clean slots | masked slots)``, and their queries are taken in chunks, each with the
   keys that any of its queries sees. SDPA computes all pairs of a call, whether masked, causal or
   not, so pairs are saved by not asking for them.
@@ -24,7 +24,6 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -75,6 +74,22 @@ class Chunk:
     keys: tuple[slice, ...]
     mask: Tensor
 
+    def asked(self, states: Tensor, key: Tensor) -> Tensor:
+        """(n, G · H, W, D) → (n, H, G · queries, D): heads that share keys stand side by side."""
+        chosen = states[:, :, self.start : self.stop]
+        return chosen.reshape(len(chosen), key.shape[1], -1, chosen.shape[3])
+
+    def seen(self, states: Tensor) -> Tensor:
+        """(n, H, W, D) → (n, H, keys, D)."""
+        found = [states[:, :, part] for part in self.keys]
+        return found[0] if len(found) == 1 else torch.cat(found, dim=2)
+
+    def add(self, total: Tensor, made: Tensor) -> None:
+        """Add (n, H, keys, D) to the slots of (n, H, W, D) that the keys stand for."""
+        sizes = [part.stop - part.start for part in self.keys]
+        for part, piece in zip(self.keys, made.split(sizes, dim=2), strict=True):
+            total[:, :, part] += piece
+
 
 @dataclass(frozen=True)
 class Group:
@@ -112,61 +127,78 @@ class Documents:
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
         """See :class:`Sight`."""
         rows, heads, width, size = query.shape
-        states = [
-            take(_columns(x), self.column, self.slot, self.padded_columns)
-            for x in (query, key, value)
-        ]
-        sizes = [group.documents * group.width for group in self.groups]
-        parts = zip(*(x.split(sizes) for x in states), strict=True)
-        out = [
-            self._group(group, q, k, v, size, scale)
-            for group, (q, k, v) in zip(self.groups, parts, strict=True)
-        ]
-        joined = torch.cat(out) if len(out) > 1 else out[0]
-        back = take(joined, self.slot, self.column, self.padded_slots)
-        return back.view(rows, width, heads, size)
-
-    def _group(
-        self,
-        group: Group,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        size: int,
-        scale: float | None,
-    ) -> Tensor:
-        """(n · W, heads · D) each → (n · W, G · H · D)."""
-        q, k, v = (
-            x.view(group.documents, group.width, -1, size).transpose(1, 2)
+        states = (
+            x.transpose(1, 2).reshape(rows * width, -1, size)  # a view, as models make them
             for x in (query, key, value)
         )
-        out = []
-        for chunk in group.chunks:
-            asked = q[:, :, chunk.start : chunk.stop]
-            kept = k.shape[1]
-            out.append(
-                scaled_dot_product_attention(
-                    asked.reshape(len(q), kept, -1, size),  # a group's heads share their keys
-                    _slots(k, chunk.keys),
-                    _slots(v, chunk.keys),
-                    attn_mask=chunk.mask,
-                    scale=scale,
-                ).view(asked.shape)
+        return _Attend.apply(*states, self, scale).view(rows, width, heads, size)  # type: ignore[no-any-return]
+
+    def views(self, *slots: Tensor) -> Iterator[tuple[Chunk, list[Tensor]]]:
+        """Each chunk, and its group's (n, heads, W, D) view of every (slots, heads, D) tensor."""
+        at = 0
+        for group in self.groups:
+            size = group.documents * group.width
+            views = [
+                x[at : at + size].view(group.documents, group.width, *x.shape[1:]).transpose(1, 2)
+                for x in slots
+            ]
+            at += size
+            for chunk in group.chunks:
+                yield chunk, views
+
+
+class _Attend(torch.autograd.Function):
+    """(N · S, heads, D) queries, keys and values → outputs, by conversation.
+
+    SDPA's own kernels, called chunk by chunk. A step holds the states once and no copy of a
+    chunk's keys; gradients are added in place, where autograd would fill and add whole tensors.
+    Taking columns to slots and back is a permutation but for padding, so the gradient of a take
+    is a take.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, sight: Documents, scale: float | None
+    ) -> Tensor:
+        query, key, value = (x.index_select(0, sight.column) for x in (query, key, value))
+        out = torch.empty_like(query)
+        sums = []
+        for chunk, (q, k, v, o) in sight.views(query, key, value, out):
+            made, logsumexp = _FLASH(
+                chunk.asked(q, k), chunk.seen(k), chunk.seen(v), attn_mask=chunk.mask, scale=scale
             )
-        joined = torch.cat(out, dim=2) if len(out) > 1 else out[0]
-        return joined.transpose(1, 2).reshape(group.documents * group.width, -1)
+            o[:, :, chunk.start : chunk.stop] = made.view(len(q), q.shape[1], -1, q.shape[3])
+            sums.append(logsumexp)
+        back = out.index_select(0, sight.slot)
+        ctx.save_for_backward(query, key, value, back, *sums)
+        ctx.sight, ctx.scale = sight, scale
+        return back
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        sight: Documents = ctx.sight
+        query, key, value, back, *sums = ctx.saved_tensors
+        out = back.index_select(0, sight.column)
+        given = grads[0].index_select(0, sight.column).index_fill_(0, sight.padded_slots, 0)
+        to_query, to_key, to_value = (torch.zeros_like(x) for x in (query, key, value))
+        held = (query, key, value, out, given, to_query, to_key, to_value)
+        for (chunk, (q, k, v, o, g, dq, dk, dv)), logsumexp in zip(
+            sight.views(*held), sums, strict=True
+        ):
+            made = _FLASH_BACKWARD(
+                chunk.asked(g, k), chunk.asked(q, k), chunk.seen(k), chunk.seen(v),
+                chunk.asked(o, k), logsumexp, 0.0, False, attn_mask=chunk.mask, scale=ctx.scale,
+            )  # fmt: skip
+            dq[:, :, chunk.start : chunk.stop] = made[0].reshape(len(q), q.shape[1], -1, q.shape[3])
+            chunk.add(dk, made[1])
+            chunk.add(dv, made[2])
+        taken = (x.index_select(0, sight.slot) for x in (to_query, to_key, to_value))
+        found = (x.index_fill_(0, sight.padded_columns, 0) for x in taken)
+        return *found, None, None
 
 
-def _columns(states: Tensor) -> Tensor:
-    """(N, H, S, D) → (N · S, H · D); a view where the model made them as it usually does."""
-    rows, _, width, _ = states.shape
-    return states.transpose(1, 2).reshape(rows * width, -1)
-
-
-def _slots(states: Tensor, keys: tuple[slice, ...]) -> Tensor:
-    """(n, H, W, D) → the slots of some slices."""
-    found = [states[:, :, part] for part in keys]
-    return found[0] if len(found) == 1 else torch.cat(found, dim=2)
+_FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_FLASH_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
 def _groups(layout: Layout) -> Iterator[tuple[Tensor, int]]:
@@ -233,29 +265,6 @@ def _cuts(start: int, stop: int) -> list[tuple[int, int]]:
     parts = max(1, round((stop - start) / CHUNK))
     edges = np.linspace(start, stop, parts + 1).astype(int).tolist()
     return [(a, b) for a, b in pairwise(edges) if b > a]
-
-
-class _Take(torch.autograd.Function):
-    """``x[index]`` where every row that matters is taken once, so its gradient is a take too."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, index: Tensor, back: Tensor, dead: Tensor) -> Tensor:
-        ctx.save_for_backward(back, dead)
-        return x.index_select(0, index)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        back, dead = ctx.saved_tensors
-        found = grads[0].index_select(0, back)
-        return (found.index_fill_(0, dead, 0) if len(dead) else found), None, None, None
-
-
-def take(x: Tensor, index: Tensor, back: Tensor, dead: Tensor) -> Tensor:
-    """(A, E) → (B, E), row ``index[b]`` at b; ``back`` is the inverse, ``dead`` what has none.
-
-    ``index_select``'s own gradient adds row by row, which is several times slower.
-    """
-    return _Take.apply(x, index, back, dead)  # type: ignore[no-any-return]
 
 
 # --------------------------------------------------------------------------- FlexAttention

@@ -112,25 +112,20 @@ def test_what_attention_computes_is_what_is_seen():
         assert int(seen.sum()) / seen.numel() < 0.55
 
 
-def test_keys_are_not_repeated_for_grouped_queries():
-    sight = attention.Documents(
-        streams.AR, objective("ar_sft").collate(EXAMPLES, KEYS).layout, 2, torch.float64
-    )
-    asked = []
-    original = attention.scaled_dot_product_attention
+def test_keys_are_not_repeated_for_grouped_queries(monkeypatch):
+    layout = objective("ar_sft").collate(EXAMPLES, KEYS).layout
+    sight = attention.Documents(streams.AR, layout, 2, torch.float64)
+    asked, original = [], attention._FLASH
 
     def spy(query, key, value, **options):
         asked.append((query.shape[1], key.shape[1]))
         return original(query, key, value, **options)
 
-    rows, width = objective("ar_sft").collate(EXAMPLES, KEYS).layout.shape
+    rows, width = layout.shape
     query = torch.randn(rows, 4, width, 8, dtype=torch.float64)
     keys = torch.randn(rows, 2, width, 8, dtype=torch.float64)
-    attention.scaled_dot_product_attention = spy
-    try:
-        assert sight.attend(query, keys, keys, None).shape == (rows, width, 4, 8)
-    finally:
-        attention.scaled_dot_product_attention = original
+    monkeypatch.setattr(attention, "_FLASH", spy)
+    assert sight.attend(query, keys, keys, None).shape == (rows, width, 4, 8)
     assert set(asked) == {(2, 2)}
 
 
