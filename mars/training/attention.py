@@ -107,7 +107,7 @@ class Documents:
         self, predicate: Predicate, layout: Layout, heads: int, dtype: torch.dtype
     ) -> None:
         flat = layout.view(1, -1)
-        self.heads = heads
+        self.dtype = dtype
         self.groups: list[Group] = []
         slots = []
         for columns, clean in _groups(layout):
@@ -128,7 +128,7 @@ class Documents:
         """See :class:`Sight`."""
         rows, heads, width, size = query.shape
         states = (
-            x.transpose(1, 2).reshape(rows * width, -1, size)  # a view, as models make them
+            x.to(self.dtype).transpose(1, 2).reshape(rows * width, -1, size)  # mostly views
             for x in (query, key, value)
         )
         return _Attend.apply(*states, self, scale).view(rows, width, heads, size)  # type: ignore[no-any-return]
