@@ -91,8 +91,6 @@ def accepted_counts(agree: BoolTensor, ends: BoolTensor, available: LongTensor) 
     Returns:
         (N,) counts in [0, D].
     """
-    if agree.shape[1] == 1:
-        return (available > 0).long()  # type: ignore[return-value]
     go = agree & (torch.arange(agree.shape[1], device=agree.device) < available[:, None])
     go[:, 1:] &= ~ends[:, :-1]
     go[:, 0] = available > 0

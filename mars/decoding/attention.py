@@ -92,7 +92,7 @@ def rows_attention(
     if window.causal:
         key, value = (states.repeat_interleave(heads // kept, 1) for states in (key, value))
         out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling)
-    elif width == 1 and query.device.type == "cpu":
+    elif width == 1 and attention_mask is not None and query.device.type == "cpu":
         out = _one_query(query, key, value, attention_mask, scaling)
     else:
         grouped = query.reshape(rows, kept, -1, size)
@@ -104,15 +104,16 @@ def rows_attention(
 
 
 def _one_query(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float | None
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float | None
 ) -> Tensor:
-    """One query a row: two batched products beat SDPA on a CPU (by 4 to 10 % of a forward)."""
+    """One query a row: on a CPU two batched products beat SDPA with a mask (by 4 to 10 % of a
+    forward of a tiny model); without one they do not.
+    """
     rows, kept, used, size = key.shape
     scale = size**-0.5 if scaling is None else scaling
     key, value = (states.view(rows * kept, used, size) for states in (key, value))
     scores = torch.bmm((query * scale).view(rows * kept, -1, size), key.transpose(1, 2))
-    if mask is not None:
-        scores = scores.view(rows, kept, -1, used).add_(mask).view(rows * kept, -1, used)
+    scores = scores.view(rows, kept, -1, used).add_(mask).view(rows * kept, -1, used)
     return torch.bmm(scores.softmax(-1), value)
 
 

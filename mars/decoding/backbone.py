@@ -62,6 +62,7 @@ class Backbone:
         cache: CursorCache | None,
         first: int = 0,
         widths: NDArray[np.int64] | None = None,
+        full: bool = False,
     ) -> Tensor:
         """Hidden states of windows.
 
@@ -73,6 +74,7 @@ class Backbone:
             first: the slot of the first row.
             widths: (N,) how many columns of each row are wanted, from the left; None: all. What
                 is not is padding, and its states mean nothing.
+            full: whether every column sees all that are used, so that no mask is needed.
 
         Returns:
             (N, W, H).
@@ -82,7 +84,7 @@ class Backbone:
         packed = self._packing(widths, width, cache)
         window = Window(rows, width, packed, causal)
         mask = None
-        if not causal:
+        if not (causal or full):
             mask = group_mask(columns if reach is None else reach, used, self._groups, self._dtype)
         if packed is not None:
             ids, columns = ids.flatten()[packed][None], columns.flatten()[packed][None]

@@ -179,8 +179,10 @@ class BoundDecoder(ABC):
         Returns:
             Place among the N rows → how many of its new tokens are kept.
         """
+        found: dict[int, int] = {}
+        if not self._finders:
+            return found
         rows = batch.state[first : first + len(counts)]
-        found = {}
         new = np.arange(tokens.shape[1]) < counts[:, None]
         for number in np.unique(rows["finder"]):
             if number < 0:

@@ -19,6 +19,9 @@ MEMORY = 0.995
 PRIOR_RATE, PRIOR_WEIGHT = 0.5, 4.0
 """What is believed of acceptance before anything was seen, and how many observations that is."""
 
+THINK_STEPS = 8
+"""Every so many steps the best length is worked out anew, and when the number of rows changes."""
+
 PROBE_STEPS = 64
 """Every so many steps the draft is one longer, so that a change of acceptance is noticed."""
 
@@ -35,13 +38,15 @@ class DraftLength:
         self._costs, self._width = costs, width
         self._offered = np.zeros(width - 1)
         self._taken = np.zeros(width - 1)
-        self._steps = 0
+        self._steps = self._rows = 0
+        self._best = width
 
     def choose(self, rows: int) -> int:
         """The length of the next draft for ``rows`` rows, in 1 … B."""
+        if self._steps % THINK_STEPS == 0 or rows != self._rows:
+            self._best, self._rows = int(np.argmax(self.rates(rows))) + 1, rows
         self._steps += 1
-        best = int(np.argmax(self.rates(rows))) + 1
-        return min(best + (self._steps % PROBE_STEPS == 0), self._width)
+        return min(self._best + (self._steps % PROBE_STEPS == 0), self._width)
 
     def observe(self, limit: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
         """Learn from a step: (N,) what rows might accept, and what they did."""

@@ -8,7 +8,7 @@ first step does the same with the whole prompt, so that prefill too may yield se
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -42,6 +42,10 @@ class Predictions(NamedTuple):
 
 class WindowDecoder(BoundDecoder):
     """Drafts up to ``width − 1`` tokens a step. Methods say what a draft is, and when it stays."""
+
+    def __init__(self, model: Any, tokenizer: Any, **settings: Any) -> None:
+        super().__init__(model, tokenizer, **settings)
+        self._numbers = torch.arange(64, device=self.backbone.device)
 
     # ---- what a method defines
 
@@ -86,7 +90,8 @@ class WindowDecoder(BoundDecoder):
         if (stop == start).all():
             return {}  # all wait for a row that is still being prefilled
         told = self._forward(batch, first, start, stop, limit)
-        rows["cached"] = np.where(part, stop, rows["cached"])
+        if part.any():
+            rows["cached"] = np.where(part, stop, rows["cached"])
         if not len(told):
             return {}
         counts, ended, tokens = told[:, 0], told[:, 1] > 0, told[:, 2:]
@@ -118,8 +123,9 @@ class WindowDecoder(BoundDecoder):
         count, width, depth = len(start), int((stop - start).max()), int(limit.max())
         rows, device = batch.state[first : first + count], self.backbone.device
         known = np.stack([start, rows["length"], limit, rows["prompt"], rows["index"]])
-        begin, length, room, prompt, index = torch.from_numpy(known).to(device)[..., None]
-        columns = begin + torch.arange(width, device=device)
+        place = torch.from_numpy(known).to(device)[..., None]
+        begin, length = place[0], place[1]
+        columns = begin + self._counted(width)
         tokens = batch.tokens[first : first + count]
         hidden = self.backbone.hidden(
             tokens.gather(1, columns),  # type: ignore[arg-type]
@@ -129,28 +135,59 @@ class WindowDecoder(BoundDecoder):
             batch.cache,
             first,
             stop - start,
+            full=width == 1 and int(start.min()) == int(start.max()),
         )
         if depth == 0:
             return np.empty((0, 2), dtype=np.int64)
-        depths = torch.arange(depth, device=device)
-        # a column of padding is read only for predictions that the row may not take
-        seen = (length - begin - 1 + depths).clamp(0, width - 1)
-        read = hidden.gather(1, seen[..., None].expand(-1, -1, hidden.shape[-1]))
+        if depth == width == 1:
+            read = hidden  # nothing but the column that each row predicts from
+        else:
+            # a column of padding is read only for predictions that the row may not take
+            seen = (length - begin - 1 + self._counted(depth)).clamp(0, width - 1)
+            read = hidden.gather(1, seen[..., None].expand(-1, -1, hidden.shape[-1]))
         predicted, confidence = self.predict(self.backbone.logits(read))
-        column = length + depths
-        draft = tokens.gather(1, column)
-        tau = torch.from_numpy(rows["tau"].copy()).to(device)[:, None]
-        step = Predictions(draft, predicted, confidence, column, tau, prompt, index)  # type: ignore[arg-type]
-        ends = self._is_end[predicted]
-        counts = accepted_counts(self.agreement(step), ends, room[:, 0])  # type: ignore[arg-type]
-        rejected = depths >= counts[:, None]
-        following = self.next_draft(predicted, rejected)  # type: ignore[arg-type]
-        tokens.scatter_(1, column, torch.where(room == 0, draft, following))
+        column = length + self._counted(depth)
+        counts, draft = self._accept(tokens, column, predicted, confidence, place, rows["tau"])  # type: ignore[arg-type]
+        if (limit == 0).any():  # a row that waits keeps its draft
+            draft = torch.where(place[2] == 0, tokens.gather(1, column), draft)  # type: ignore[assignment]
+        tokens.scatter_(1, column, draft)
         batch.confidence[first : first + count].scatter_(1, column, confidence.double())
         # an end-of-turn is the last token that is accepted, wherever it stands
-        ended = (ends & (depths == counts[:, None] - 1)).any(1, keepdim=True)
+        last = self._counted(depth) == counts[:, None] - 1
+        ended = (self._is_end[predicted] & last).any(1, keepdim=True)
         # the one time that a step waits for the device
         return torch.cat([counts[:, None], ended, predicted], dim=1).cpu().numpy()
+
+    def _accept(
+        self,
+        tokens: LongTensor,
+        column: LongTensor,
+        predicted: LongTensor,
+        confidence: Tensor,
+        place: LongTensor,
+        tau: NDArray[np.float64],
+    ) -> tuple[LongTensor, LongTensor]:
+        """(N,) how many predictions become tokens, and (N, D) what stands in their columns next.
+
+        Args:
+            tokens: (N, C); column, predicted, confidence: (N, D).
+            place: (5, N, 1) start, length, limit, prompt and index of each row; tau: (N,).
+        """
+        if predicted.shape[1] == 1:
+            return place[2, :, 0].clamp(max=1), predicted  # type: ignore[return-value]
+        taus = torch.from_numpy(tau.copy()).to(place.device)[:, None]
+        draft = tokens.gather(1, column)
+        step = Predictions(draft, predicted, confidence, column, taus, place[3], place[4])  # type: ignore[arg-type]
+        ends = self._is_end[predicted]
+        counts = accepted_counts(self.agreement(step), ends, place[2, :, 0])  # type: ignore[arg-type]
+        rejected = self._counted(predicted.shape[1]) >= counts[:, None]
+        return counts, self.next_draft(predicted, rejected)  # type: ignore[arg-type]
+
+    def _counted(self, count: int) -> LongTensor:
+        """(count,) 0, 1, 2 …, made once."""
+        if count > len(self._numbers):
+            self._numbers = torch.arange(2 * count, device=self.backbone.device)
+        return self._numbers[:count]  # type: ignore[return-value]
 
     def _settle(
         self,
