@@ -90,6 +90,19 @@ def test_the_shipped_recipes_are_whole():
     assert sizes[0] < 0.8e6 < sizes[1] < 2.5e6
 
 
+@pytest.mark.parametrize("name", ["toy-s", "toy-m"])
+def test_a_shipped_recipe_still_runs_and_its_checkpoint_counts_as_made(name, tmp_path):
+    """A few steps of it; the committed checkpoint, made with another packing, is left alone."""
+    recipe = load_recipe(models.EMBEDDED / f"{name}.yaml")
+    assert module._is_done(models.EMBEDDED / name, recipe.model_dump(mode="json"))
+    changed = recipe.model_copy(update={"seed": recipe.seed + 1})
+    assert not module._is_done(models.EMBEDDED / name, changed.model_dump(mode="json"))
+    short = recipe.model_copy(update={"examples": 64})
+    made = pretrain(name, tmp_path / "out", short)
+    rows = models.checkpoint_record(made)["recipe"]
+    assert rows["examples"] == 64
+
+
 def test_faults_of_a_recipe_are_named(tmp_path):
     with pytest.raises(ConfigError, match=r"toy-x.yaml: no such recipe; .* toy-m, toy-s"):
         pretrain("toy-x", tmp_path / "out")

@@ -51,7 +51,8 @@ def at_step(monkeypatch, step, act):
 def test_a_run_and_what_it_leaves(base, rows, tmp_path):
     study, out = build_study(rows, epochs=2), tmp_path / "out"
     train_variant(study, 0, "s", "mars", base, out)
-    assert sorted(p.name for p in out.iterdir()) == ["model", "training.csv", "training.json"]
+    left = {p.name for p in out.iterdir()} - {"tensorboard"}  # where the extra is installed
+    assert left == {"model", "training.csv", "training.json"}
     found = curve(out)
     assert [int(row["step"]) for row in found] == list(range(1, 9))
     assert found[-1]["epoch"] == "2.0"
@@ -84,6 +85,17 @@ def test_a_term_that_is_not_computed_is_left_blank(base, rows, tmp_path):
     row = curve(tmp_path / "out")[0]
     assert row["loss_ar"] == ""
     assert row["loss_mask"] == row["loss"]
+
+
+def test_tensorboard_has_both_losses_where_it_is_installed(base, rows, tmp_path):
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    train_variant(build_study(rows), 0, "s", "mars", base, tmp_path / "out")
+    held = reader.EventAccumulator(str(tmp_path / "out" / "tensorboard"))
+    held.Reload()
+    assert {"train/loss_ar", "train/loss_mask", "train/tokens_per_second"} <= set(
+        held.Tags()["scalars"]
+    )
+    assert [event.step for event in held.Scalars("train/loss")] == [1, 2, 3, 4]
 
 
 # ------------------------------------------------------------------------------- resuming
