@@ -31,7 +31,10 @@ from mars.streams import Layout, Predicate, mask_mod
 
 NAME = "mars_training"
 CHUNK = 128
-"""Queries of one call: fewer skip more pairs that nobody sees, more make better use of a call."""
+MASKED_CHUNK = 64
+"""Queries of one call: fewer skip more pairs that nobody sees, more make better use of a call.
+
+Masks see few other masks, so more is skipped among them."""
 ALIKE = 0.8
 """Conversations padded to one width are at least this share of it."""
 
@@ -243,7 +246,7 @@ def _chunks(
     there = flat.select(columns.clamp_min(0).flatten()).view(documents, width)
     n = torch.arange(documents)[:, None, None]
     k = torch.arange(width)[None, None]
-    edges = [*_cuts(0, clean), *_cuts(clean, width)]
+    edges = [*_cuts(0, clean, CHUNK), *_cuts(clean, width, MASKED_CHUNK)]
     for start, stop in edges:
         asks = real[:, start:stop, None]
         sees = predicate.test(there, n, torch.arange(start, stop)[None, :, None], k)
@@ -260,9 +263,9 @@ def _chunks(
         yield Chunk(start, stop, tuple(keys), mask[:, None].repeat(1, 1, heads, 1))
 
 
-def _cuts(start: int, stop: int) -> list[tuple[int, int]]:
-    """[start, stop) in parts of about ``CHUNK``, all alike."""
-    parts = max(1, round((stop - start) / CHUNK))
+def _cuts(start: int, stop: int, size: int) -> list[tuple[int, int]]:
+    """[start, stop) in parts of about ``size``, all alike."""
+    parts = max(1, round((stop - start) / size))
     edges = np.linspace(start, stop, parts + 1).astype(int).tolist()
     return [(a, b) for a, b in pairwise(edges) if b > a]
 

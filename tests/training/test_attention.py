@@ -77,6 +77,7 @@ def test_a_fast_step_is_the_naive_step(monkeypatch, chunk, name, alignment, size
     Chunks of 3 queries cut every conversation; 128 none.
     """
     monkeypatch.setattr(attention, "CHUNK", chunk)
+    monkeypatch.setattr(attention, "MASKED_CHUNK", chunk)
     model = build_model("llama")
     made = objective(name, alignment=alignment, block_size=size, ar_weight=0.7)
     full = [
