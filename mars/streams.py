@@ -392,18 +392,6 @@ def dense_mask(predicate: Predicate, layout: Layout) -> BoolTensor:
     return predicate.test(layout, n, q, k)[:, None]  # type: ignore[return-value]
 
 
-def visible_pairs(layout: Layout) -> int:
-    """Pairs (query, key) where the query sees the key, of a row of one conversation.
-
-    Blocks are taken as causal inside; a block of B that sees itself both ways has B(B−1)/2 more.
-    """
-    masked, block = layout.masked[0].numpy(), layout.block[0].numpy()
-    length = int((~masked).sum())
-    prefix = np.searchsorted(block[:length], block[length:], side="left")
-    own = np.bincount(block[length:]) if length < len(block) else np.zeros(1, dtype=np.int64)
-    return int(length * (length + 1) // 2 + prefix.sum() + (own * (own + 1) // 2).sum())
-
-
 def mask_mod(predicate: Predicate, layout: Layout) -> Callable[..., Tensor]:
     """The same predicate as FlexAttention's ``mask_mod(batch, head, q, k)``."""
     return lambda batch, head, q, k: predicate.test(layout, batch, q, k)

@@ -10,7 +10,7 @@ from mars import streams
 from mars.streams import IGNORE, dense_mask, mask_mod
 from mars.training import attention
 from mars.training.attention import is_packed, packed_attention
-from mars.training.objectives.base import Terms
+from mars.training.objectives.base import Terms, visible_pairs
 from mars.training.objectives.block_diffusion import draw_noise, whole_blocks
 from mars.training.objectives.mars import whole_blocks_from_start
 
@@ -108,7 +108,7 @@ def test_what_attention_computes_is_what_is_seen():
         sight = attention.Documents(made.predicate, layout, 1, torch.float32)
         asked = sum(chunk.mask.numel() for group in sight.groups for chunk in group.chunks)
         seen = dense_mask(made.predicate, layout)
-        assert streams.visible_pairs(layout) == int(seen.sum())
+        assert visible_pairs(layout) == int(seen.sum())
         assert int(seen.sum()) / asked > share
         assert int(seen.sum()) / seen.numel() < 0.55
 

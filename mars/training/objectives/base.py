@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -19,7 +20,6 @@ from mars.streams import (
     dense_mask,
     pack_row,
     pad_rows,
-    visible_pairs,
 )
 from mars.training.attention import is_packed, make_sight, shared_heads
 from mars.training.cross_entropy import weighted_sums
@@ -205,6 +205,18 @@ class _Pick(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (columns,) = ctx.saved_tensors
         return grads[0].new_zeros(ctx.shape).index_copy_(0, columns, grads[0]), None
+
+
+def visible_pairs(layout: Layout) -> int:
+    """Pairs (query, key) where the query sees the key, of a row of one conversation.
+
+    Blocks are taken as causal inside; a block of B that sees itself both ways has B(B−1)/2 more.
+    """
+    masked, block = layout.masked[0].numpy(), layout.block[0].numpy()
+    length = int((~masked).sum())
+    prefix = np.searchsorted(block[:length], block[length:], side="left")
+    own = np.bincount(block[length:]) if length < len(block) else np.zeros(1, dtype=np.int64)
+    return int(length * (length + 1) // 2 + prefix.sum() + (own * (own + 1) // 2).sum())
 
 
 def extend(example: Encoded, count: int, end_id: int) -> Encoded:
