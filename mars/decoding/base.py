@@ -116,11 +116,12 @@ class BoundDecoder(ABC):
 
         for index, request in enumerate(requests):
             self.check(request, f"request {index}")
-        if slots is not None and slots < 1:
-            raise DecodingError(f"slots is {slots}: at least 1 row must be in flight")
+        if not requests:
+            return
         order = sorted(range(len(requests)), key=lambda i: -len(requests[i].prompt_ids))
-        columns = max((self.end(request) for request in requests), default=0)
-        engine = Engine(self, min(slots or len(requests), len(requests)), columns)
+        columns = max(self.end(request) for request in requests)
+        most = len(requests) if slots is None else min(slots, len(requests))
+        engine = Engine(self, most, columns)
         for index in order:
             engine.submit(requests[index])
         while engine.active or engine.waiting:

@@ -21,6 +21,9 @@ from mars.decoding.rows import ROW, Batch, Rows
 PREFILL_COLUMNS = 2048
 """Columns of prompts that one prefill forwards, give or take a prompt."""
 
+MOST_PADDED = 2
+"""Times as many, at most, inside attention, where the rows are padded to the widest."""
+
 
 class Engine:
     """The rows in flight of one decoder, and the requests that wait.
@@ -35,6 +38,8 @@ class Engine:
     def __init__(
         self, decoder: BoundDecoder, slots: int, columns: int, prefill: int = PREFILL_COLUMNS
     ) -> None:
+        if slots < 1:
+            raise DecodingError(f"slots is {slots}: at least 1 row must be in flight")
         self._decoder, self._columns, self._prefill = decoder, columns, prefill
         self._policy = decoder.policy()
         self._batch = Batch(
@@ -155,8 +160,22 @@ class Engine:
         """Prefill the rows from slot ``first`` on that have come longest, as many as fit."""
         batch = self._batch
         rows = batch.state[first : batch.count]
-        left = rows["length"] - rows["cached"]
-        rows = rows[: int((left.cumsum() - left < self._prefill).sum())]
+        rows = rows[: _together(rows, self._prefill)]
         ended = self._decoder.step(batch, first, first + len(rows), self._policy, self._prefill)
         batch.fresh -= int((rows["forwards"] > 0).sum())
         return ended
+
+
+def _together(rows: Rows, columns: int) -> int:
+    """How many of some fresh rows, from the first on, one prefill forwards.
+
+    Rows that begin together need no mask, and none reaches beyond the columns there are. So what
+    is left of a long prompt goes alone (only the first row's can have begun), and rows are not
+    padded to much more than ``columns``, as short prompts beside a long one would be.
+    """
+    if rows["cached"][0]:
+        return 1
+    left = rows["length"]
+    before = left.cumsum() - left
+    padded = np.arange(1, len(left) + 1) * np.maximum.accumulate(left)
+    return max(1, int(((before < columns) & (padded <= MOST_PADDED * columns)).sum()))

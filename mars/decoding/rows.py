@@ -104,23 +104,19 @@ class Batch:
         self.fresh += len(requests)
 
     def leave(self, slots: NDArray[np.int64]) -> None:
-        """Free some slots: later rows move into them, fresh ones stay the last."""
+        """Free some slots: later rows move into them; fresh ones stay the last, in their order."""
         old = self.count - self.fresh
         staying = np.ones(self.count, dtype=bool)
         staying[slots] = False
-        source, target = [], []
-        first = 0
-        for begin, end in ((0, old), (old, self.count)):
-            kept = begin + np.flatnonzero(staying[begin:end])
-            last = first + len(kept)
-            moving = kept[(kept < first) | (kept >= last)]
-            free = np.setdiff1d(np.arange(first, last), kept)
-            source.append(moving)
-            target.append(free)
-            first = last
-        self.fresh = int(staying[old:].sum())
-        self.count = first
-        self._move(np.concatenate(source), np.concatenate(target))
+        kept, fresh = np.flatnonzero(staying[:old]), old + np.flatnonzero(staying[old:])
+        count = len(kept)
+        moving, free = kept[kept >= count], np.setdiff1d(np.arange(count), kept)
+        places = count + np.arange(len(fresh))
+        shifted = fresh != places
+        self.count, self.fresh = count + len(fresh), len(fresh)
+        self._move(
+            np.concatenate([moving, fresh[shifted]]), np.concatenate([free, places[shifted]])
+        )
 
     def _move(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
         if not len(source):

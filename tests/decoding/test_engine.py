@@ -204,6 +204,8 @@ def test_errors_name_the_remedy(monkeypatch):
         Engine(make(decoder="ar"), 1, 10).set_tau(0.5)
     with pytest.raises(DecodingError, match="slots is 0"):
         decoder.generate([Request((2,), 3)], 0)
+    with pytest.raises(DecodingError, match="slots is 0"):
+        Engine(decoder, 0, 10)  # its requests would wait for good
     # 2 layers of keys and values, 2 heads of 8 float64
     column = 2 * 2 * 2 * 8 * 8
     monkeypatch.setattr(rows_module, "free_bytes", lambda device: 3 * column * (10 + 8) + 1)
@@ -232,3 +234,40 @@ def test_a_row_that_moves_keeps_all_it_has():
     assert outline([found[i] for i in range(4)]) == outline(
         [decode([r], decoder="mars", block_size=4, tau=0.6, end_ids=())[0] for r in [*short, long]]
     )
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_the_rest_of_a_long_prompt_beside_another(method):
+    """A prompt that is part way in and one that begins are windows at far apart columns."""
+    cache, reference = METHODS[method]
+    settings_ = {"decoder": "mars", "block_size": 4, "tau": 0.6}
+    prompts = [tuple((3 + i + start) % 25 + 2 for i in range(40)) for start in range(3)]
+    requests = [Request(prompt, budget) for prompt, budget in zip(prompts, (1, 6, 3), strict=True)]
+    apart = [decode([r], cache="none", **reference, **settings_)[0] for r in requests]
+    for prefill in (16, 30, 39):
+        engine = Engine(make(**settings_, **cache), 3, 46, prefill=prefill)
+        assert outline(serve(engine, requests, [0, 0, 1])) == outline(apart)
+
+
+def test_short_prompts_beside_a_long_one_are_not_padded_to_its_width():
+    engine = Engine(make(decoder="ar", end_ids=()), 8, 70, prefill=32)
+    for request in [*[Request((3, 4), 9)] * 7, Request(tuple(range(2, 22)) * 3, 2)]:
+        engine.submit(request)
+    engine.step()
+    assert engine._decoder.work.keys == 7 * 2 * 2
+    found = []
+    while engine.active or engine.waiting:
+        found += engine.step()
+    assert found[0][0] == 7
+
+
+def test_prompts_go_in_in_the_order_in_which_they_came():
+    """A row that leaves lets none of the fresh ones overtake another."""
+    engine = Engine(make(decoder="ar", end_ids=()), 4, 40, prefill=4)
+    for _ in range(6):
+        engine.submit(Request((3, 4, 5, 6, 7, 8), 2))
+    first: list[int] = []
+    while engine.active or engine.waiting:
+        ended = dict(engine.step())
+        first += [n for n in range(6) if n not in first and (n in ended or engine.so_far(n))]
+    assert first == list(range(6))
