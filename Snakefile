@@ -15,6 +15,7 @@ include: "workflow/rules/training.smk"
 include: "workflow/rules/evaluation.smk"
 include: "workflow/rules/throughput.smk"
 include: "workflow/rules/arrivals.smk"
+include: "workflow/rules/training_cost.smk"
 include: "workflow/rules/analysis.smk"
 
 

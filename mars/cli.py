@@ -134,6 +134,23 @@ def _parser() -> argparse.ArgumentParser:
     )
     arrivals.out("the CSV to write")
 
+    cost = command(
+        "training-cost",
+        _training_cost,
+        "measure what a training step of a study costs, or go on with it",
+    )
+    cost.describe(
+        "AR SFT, each MARS variant of the study's training_cost section, and MARS as released "
+        "(two full streams, a dense mask) take turns at the same conversations. Nothing else "
+        "should run on the machine. Beside the CSV, one row per method and repeat, comes "
+        "NAME.environment.json (where and how it was measured). Progress goes to standard error; "
+        "the last line of standard output is a JSON summary. An interrupted measurement goes on "
+        "where it stopped. Without a study run: mars training-cost --config config/embedded.yaml "
+        "--seed 0 --checkpoint embedded:toy-m --out look.csv"
+    )
+    cost.study().seed().option("--checkpoint", "what is trained on (a folder or embedded:NAME)")
+    cost.out("the CSV to write")
+
     table = command("table", _table, "write one table of a study's results, as CSV and Markdown")
     table.parser.add_argument("name", help="the table's name")
     table.study().results().out("folder to write NAME.csv and NAME.md to")
@@ -340,6 +357,13 @@ def _arrivals(args: argparse.Namespace) -> None:
     from mars.evaluation.throughput.arrivals import measure_arrivals
 
     measure_arrivals(study, args.seed, args.checkpoint, args.out)
+
+
+def _training_cost(args: argparse.Namespace) -> None:
+    study = _study(args, lambda study: study.training_cost.threads if study.training_cost else 1)
+    from mars.training.cost_study import measure_training_cost
+
+    measure_training_cost(study, args.seed, args.checkpoint, args.out)
 
 
 def _table(args: argparse.Namespace) -> None:

@@ -62,6 +62,11 @@ WRONG = [
     ("throughput/scale", "toy-l", ["throughput.scale", "unknown 'toy-l'"]),
     ("throughput/variant", "mars_no_sft_b4", ["throughput.variant", "not made at 'toy-m'"]),
     ("throughput/thresholds", [0], ["throughput.thresholds", "greater than 0"]),
+    ("training_cost/scale", "toy-l", ["training_cost.scale", "unknown 'toy-l'"]),
+    ("training_cost/released", "ar_sft", ["training_cost.released", "not trained by mars"]),
+    ("training_cost/ar_variant", "mars_b4", ["training_cost.ar_variant", "not trained by ar_sft"]),
+    ("training_cost/variants", ["mars_no_sft_b4"], ["training_cost.variants", "not made at"]),
+    ("training_cost/variants", [], ["training_cost.variants", "at least one"]),
 ]
 
 
@@ -103,7 +108,7 @@ def test_the_committed_schema_is_the_generated_one():
 
 def test_the_default_study_shows_every_setting():
     shown = parse_study(EMBEDDED)
-    for name in ("data", "training", "evaluation", "throughput"):
+    for name in ("data", "training", "evaluation", "throughput", "training_cost"):
         assert set(EMBEDDED[name]) == set(type(getattr(shown, name)).model_fields)
     assert set(EMBEDDED["evaluation"]["acceptance"]) == set(config.Acceptance.model_fields)
     assert set(EMBEDDED["evaluation"]["jacobi"]) == set(config.Jacobi.model_fields)
@@ -144,7 +149,10 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 def test_help_is_instant_and_names_the_commands():
     done = run("--help")
     assert done.returncode == 0
-    for command in ("train", "pretrain", "evaluate", "throughput", "figure", "report", "lm-eval"):
+    for command in (
+        *("train", "pretrain", "evaluate", "throughput", "training-cost"),
+        *("figure", "report", "lm-eval"),
+    ):
         assert f"\n    {command}" in done.stdout
 
 

@@ -14,6 +14,7 @@ from mars.analysis.results import (
     load_arrivals,
     load_evaluation,
     load_throughput,
+    load_training_cost,
     training_costs,
 )
 from mars.config import Study
@@ -71,6 +72,8 @@ def _of_study(study: Study, job: tuple[str, ...]) -> bool:
         return False
     if len(run) > 1:
         return run[1:] in set(study.runs())
+    if job[0] == "training_cost":
+        return study.training_cost is not None
     return applies(study, "arrivals" if job[0] == "arrivals" else "wall_clock")
 
 
@@ -82,6 +85,7 @@ def _from_results(study: Study, results: Path) -> Durations | None:
     for name, frame in (
         ("evaluation", load_evaluation(study, results)),
         ("throughput", load_throughput(study, results)),
+        ("training_cost", load_training_cost(study, results)),
     ):
         if len(frame):
             stages[name] = float(frame["seconds"].sum())

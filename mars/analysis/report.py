@@ -209,6 +209,10 @@ def _run(study: Study, results: Path) -> str:
         if grid is not None:
             flat = {k.replace("_", " "): v for k, v in grid.items() if not isinstance(v, dict)}
             parts.append(f"<h3>Wall-clock grid, seed {seed}</h3>{_terms(flat)}")
+        cost = read_json(results / f"seed{seed}" / "training_cost.environment.json")
+        if cost is not None and study.training_cost:
+            flat = {k.replace("_", " "): v for k, v in cost.items() if not isinstance(v, dict)}
+            parts.append(f"<h3>Training cost, seed {seed}</h3>{_terms(flat)}")
     return "\n".join(parts)
 
 

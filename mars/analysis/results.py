@@ -93,6 +93,25 @@ ARRIVALS_COLUMNS = {
 }
 """Columns of ``arrivals.csv``: one row per (policy, request)."""
 
+TRAINING_COST_COLUMNS = {
+    "seed": "int64",
+    "scale": "str",
+    "method": "str",  # ar_sft, mars; released: two full streams, a dense mask
+    "variant": "str",
+    "block_size": "int64",
+    "repeat": "int64",
+    "conversations": "int64",  # of all the steps, as the next four
+    "steps": "int64",
+    "tokens": "int64",  # of conversations, one stream
+    "columns": "int64",  # forwarded: both streams, padding included
+    "seconds": "float64",
+    "tokens_per_s": "float64",
+    "gflops": "float64",  # computed, of all the steps
+    "gflops_per_s": "float64",  # achieved
+    "peak_memory_mb": "float64",  # of a step: weights, gradients, optimizer, activations
+}
+"""Columns read of ``training_cost.csv``: one row per run of a method."""
+
 TRAINING_COLUMNS = (
     *("seed", "scale", "variant", "step", "epoch", "examples", "learning_rate"),
     *("loss", "loss_ar", "loss_mask", "grad_norm", "seconds"),
@@ -170,6 +189,19 @@ def arrivals_files(study: Study, results: Path) -> dict[int, Path]:
     """Where the arrival trace of each seed lies, if the study has one."""
     seeds = study.seeds if study.throughput and study.throughput.trace else []
     return {seed: results / f"seed{seed}" / "arrivals.csv" for seed in seeds}
+
+
+def load_training_cost(study: Study, results: Path) -> pd.DataFrame:
+    """``training_cost.csv`` of every seed as one frame (columns: ``TRAINING_COST_COLUMNS``)."""
+    required = set(TRAINING_COST_COLUMNS) - {"seed", "gflops", "gflops_per_s"}
+    files = training_cost_files(study, results)
+    return _load_seeds(files, TRAINING_COST_COLUMNS, required)
+
+
+def training_cost_files(study: Study, results: Path) -> dict[int, Path]:
+    """Where the cost of a training step lies for each seed, if the study has it measured."""
+    seeds = study.seeds if study.training_cost else []
+    return {seed: results / f"seed{seed}" / "training_cost.csv" for seed in seeds}
 
 
 def _load_seeds(
@@ -339,6 +371,7 @@ def missing(study: Study, results: Path) -> list[Missing]:
         for what, files in (
             ("wall-clock grid", throughput_files(study, results)),
             ("arrival trace", arrivals_files(study, results)),
+            ("training cost", training_cost_files(study, results)),
         ):
             if seed in files and not files[seed].exists():
                 add(f"{what} of seed {seed}", files[seed])

@@ -24,7 +24,7 @@ from mars.config.sections import (
     Training,
     Variant,
 )
-from mars.config.speed import Continuous, Replay, Throughput, Trace
+from mars.config.speed import Continuous, Replay, Throughput, Trace, TrainingCost
 from mars.config.study import ConfigError, Study
 
 __all__ = [
@@ -47,6 +47,7 @@ __all__ = [
     "Throughput",
     "Trace",
     "Training",
+    "TrainingCost",
     "Variant",
     "dump_study",
     "json_schema",

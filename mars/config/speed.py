@@ -1,4 +1,4 @@
-"""What of a study is measured by the clock: the throughput section."""
+"""What of a study is measured by the clock: the throughput and training_cost sections."""
 
 from __future__ import annotations
 
@@ -80,3 +80,26 @@ class Throughput(Section):
     replay: Replay | None = None
     continuous: Continuous | None = None
     trace: Trace | None = None
+
+
+class TrainingCost(Section):
+    """What a training step costs: AR SFT, MARS and MARS as released, on the same conversations."""
+
+    scale: str
+    ar_variant: str = "ar_sft"
+    variants: list[str] = Field(["mars_b4"], description="of MARS, each beside ar_variant")
+    released: str | None = Field(
+        "mars_b4",
+        description="the MARS variant also laid out as in the released code: two full streams, a "
+        "dense mask, logits of every column; null: none",
+    )
+    conversations: int = Field(32, ge=1, description="of a step, all of them in one forward")
+    steps: int = Field(2, ge=1, description="of a run, each on other conversations")
+    repeats: int = Field(3, ge=1)
+    threads: int = Field(1, ge=1)
+
+    @model_validator(mode="after")
+    def _once(self) -> TrainingCost:
+        if not self.variants or len(set(self.variants)) < len(self.variants):
+            raise ValueError("training_cost.variants: name at least one, and each once")
+        return self

@@ -21,7 +21,7 @@ from mars.config.sections import (
     Training,
     Variant,
 )
-from mars.config.speed import Throughput
+from mars.config.speed import Throughput, TrainingCost
 
 
 class ConfigError(ValueError):
@@ -39,6 +39,7 @@ class Study(Section):
     variants: dict[Name, Variant]
     evaluation: Evaluation
     throughput: Throughput | None = None
+    training_cost: TrainingCost | None = None
 
     @model_validator(mode="after")
     def _references(self) -> Study:
@@ -87,6 +88,8 @@ class Study(Section):
                 if grid.scale not in self.scales_of(name):
                     raise ValueError(f"throughput.{key} {name!r} is not made at {grid.scale!r}")
             self._measures(grid)
+        if cost := self.training_cost:
+            self._costs(cost)
         return self
 
     def _measures(self, grid: Throughput) -> None:
@@ -107,6 +110,23 @@ class Study(Section):
                 f"throughput.replay.tokens_per_forward is {grid.replay.tokens_per_forward:g}: "
                 f"with block_size {size} it is at most {size}"
             )
+
+    def _costs(self, cost: TrainingCost) -> None:
+        _known(cost.scale, self.scales, "training_cost.scale")
+        asked = [("ar_variant", cost.ar_variant, "ar_sft")]
+        asked += [("variants", name, "mars") for name in cost.variants]
+        asked += [("released", cost.released, "mars")] if cost.released else []
+        for field, name, objective in asked:
+            key = f"training_cost.{field}"
+            _known(name, self.variants, key)
+            if cost.scale not in self.scales_of(name):
+                raise ValueError(f"{key} {name!r} is not made at {cost.scale!r}")
+            mine = self.variants[name].objective
+            if mine != objective and (mine is None or mine in ALIGNMENTS):
+                names = ", ".join(v for v, m in self.variants.items() if m.objective == objective)
+                raise ValueError(
+                    f"{key}: {name!r} is not trained by {objective}; choose from {names}"
+                )
 
     def _decodes(self, variant: str, decoder: DecoderName, key: str) -> None:
         made = self.variants[variant]

@@ -127,6 +127,15 @@ class Documents:
         self.padded_columns = torch.nonzero(slot < 0).flatten()
         self.slot = slot.clamp_min(0)
 
+    @property
+    def pairs(self) -> int:
+        """Pairs of a query and a key that are computed, hidden ones among them."""
+        return sum(
+            group.documents * (chunk.stop - chunk.start) * chunk.mask.shape[-1]
+            for group in self.groups
+            for chunk in group.chunks
+        )
+
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
         """See :class:`Sight`."""
         rows, heads, width, size = query.shape

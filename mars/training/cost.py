@@ -1,17 +1,18 @@
-"""What a training step costs: AR SFT, MARS as released (2L, dense) and ours, on the same batches.
+"""What a training step costs: AR SFT, MARS, and MARS as released (2L, dense), measured alike.
 
-Steps take turns, so that a busy machine slows all alike; medians are compared. The step is the
-whole one: forward, backward, gradient clipping, AdamW.
+A step is the whole one: forward, backward, gradient clipping, AdamW. All of its conversations go
+through one forward, whatever the layout, so that memory is compared at equal conversations.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from statistics import median
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -20,34 +21,24 @@ from transformers import PreTrainedModel
 from mars import streams
 from mars.data import Encoded
 from mars.streams import IGNORE, Layout, dense_mask
-from mars.training.attention import packed_attention
-from mars.training.objectives import Batch, Objective, make_objective
+from mars.training.attention import Documents, make_sight, packed_attention, shared_heads
+from mars.training.objectives import Batch, Objective
 from mars.training.objectives.base import Key
 from mars.training.objectives.mars import Mars, whole_blocks_from_start
 from mars.training.packing import pack
 
-Run = Callable[[], Tensor]
-"""Computes the loss of one batch; its backward pass is left to the caller."""
+# --------------------------------------------------------------------------- layouts
 
 
-@dataclass(frozen=True)
-class Cost:
-    """What one kind of step costs.
-
-    Attributes:
-        seconds: of each repeat, by the clock.
-        cpu_seconds: of each repeat, of all threads: steadier where others use the machine.
-        peak_memory_mb: weights, gradients, optimizer state and activations at their most.
-    """
-
-    seconds: tuple[float, ...]
-    cpu_seconds: tuple[float, ...]
-    peak_memory_mb: float
-
-    @property
-    def median(self) -> float:
-        """Seconds."""
-        return median(self.seconds)
+def packed_batch(
+    objective: Objective, examples: Sequence[Encoded], keys: Sequence[Key], row_length: int
+) -> Batch:
+    """All examples in one forward, packed as in training."""
+    layouts = [objective.row(e, key) for e, key in zip(examples, keys, strict=True)]
+    widths = [layout.shape[1] for layout in layouts]
+    rows = pack(widths, row_length, np.random.default_rng(objective.setup.seed))
+    order = [i for row in rows for i in row]
+    return objective.batch([[layouts[i] for i in row] for row in rows], [keys[i] for i in order])
 
 
 def released_batch(objective: Mars, examples: Sequence[Encoded], keys: Sequence[Key]) -> Batch:
@@ -90,94 +81,157 @@ def released_loss(model: PreTrainedModel, objective: Objective, batch: Batch) ->
     return loss
 
 
-def packed_batch(
-    objective: Objective, examples: Sequence[Encoded], keys: Sequence[Key], row_length: int
-) -> Batch:
-    """All examples in one forward, packed as in training."""
-    import numpy as np
-
-    layouts = [objective.row(e, key) for e, key in zip(examples, keys, strict=True)]
-    widths = [layout.shape[1] for layout in layouts]
-    rows = pack(widths, row_length, np.random.default_rng(objective.setup.seed))
-    order = [i for row in rows for i in row]
-    return objective.batch([[layouts[i] for i in row] for row in rows], [keys[i] for i in order])
+# --------------------------------------------------------------------------- methods
 
 
-def steps(
-    model: PreTrainedModel,
-    mars: Mars,
-    examples: Sequence[Encoded],
-    keys: Sequence[Key],
-    row_length: int = 512,
-) -> dict[str, Run]:
-    """``ar_sft``, ``released`` and ``ours`` on the same examples; each returns its mean loss."""
-    sft = make_objective("ar_sft", replace(mars.setup, block_size=1, alignment="decoder"))
-    ar = packed_batch(sft, examples, keys, row_length)
-    ours = packed_batch(mars, examples, keys, row_length)
-    whole = released_batch(mars, examples, keys)
+@dataclass(frozen=True)
+class Method:
+    """One way to train on some conversations.
 
-    def fast(objective: Objective, batch: Batch) -> Tensor:
-        with packed_attention(model):
-            return objective.loss(model, batch).total(objective.setup.ar_weight)
-
-    return {
-        "ar_sft": lambda: fast(sft, ar) / ar.counts.response_tokens,
-        "released": lambda: released_loss(model, mars, whole) / whole.counts.response_tokens,
-        "ours": lambda: fast(mars, ours) / ours.counts.response_tokens,
-    }
-
-
-def measure(model: PreTrainedModel, runs: Mapping[str, Run], repeats: int = 5) -> dict[str, Cost]:
-    """Take turns through ``runs``, after one warm-up each; the model is trained on the way.
-
-    The learning rate is 0, so no step sees another's weights.
+    Attributes:
+        name: ar_sft, mars or released.
+        variant: of the study, whose objective it is.
+        batches: one a step.
     """
-    model.train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, weight_decay=0.0, fused=True)
-    clocks: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
-    peaks = {name: _peak_memory(model, optimizer, run) for name, run in runs.items()}
-    for _ in range(repeats):
-        for name, run in runs.items():
-            _wait(model)
-            before = time.perf_counter(), time.process_time()
-            _step(model, optimizer, run)
-            _wait(model)
-            after = time.perf_counter(), time.process_time()
-            clocks[name].append((after[0] - before[0], after[1] - before[1]))
-    return {
-        name: Cost(tuple(t for t, _ in taken), tuple(c for _, c in taken), peaks[name])
-        for name, taken in clocks.items()
-    }
+
+    name: str
+    variant: str
+    objective: Objective
+    batches: tuple[Batch, ...]
+
+    @property
+    def label(self) -> str:
+        """As in progress and summary."""
+        return f"{self.variant} as released" if self.name == "released" else self.variant
+
+    def attending(self, model: PreTrainedModel) -> AbstractContextManager[Any]:
+        """Have a model attend as this method does."""
+        return nullcontext() if self.name == "released" else packed_attention(model)
+
+    def loss(self, model: PreTrainedModel, batch: Batch) -> Tensor:
+        """The mean over the response tokens, of a model that attends so."""
+        if self.name == "released":
+            total = released_loss(model, self.objective, batch)
+        else:
+            total = self.objective.loss(model, batch).total(self.objective.setup.ar_weight)
+        return total / batch.counts.response_tokens
 
 
-def _step(model: PreTrainedModel, optimizer: torch.optim.Optimizer, run: Run) -> None:
-    optimizer.zero_grad(set_to_none=True)
-    run().backward()  # type: ignore[no-untyped-call]
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
+@dataclass(frozen=True)
+class Work:
+    """What a forward computes.
+
+    Attributes:
+        columns: tokens and masks, padding included.
+        read: columns that go through the LM head.
+        pairs: of a query and a key, those that a mask hides included where they are computed.
+    """
+
+    columns: int
+    read: int
+    pairs: int
+
+    def flops(self, model: PreTrainedModel) -> float:
+        """Of a step, its backward pass taken as twice its forward.
+
+        6 a weight of the body and column, 6 · V · H a column that is read, and 12 · heads · head
+        size a pair and layer. Norms, softmax, loss and optimizer are left out, and so is what a
+        backward pass computes again.
+        """
+        shape: Any = model.config
+        heads: int = shape.num_attention_heads
+        size = getattr(shape, "head_dim", None) or shape.hidden_size // heads
+        linear = (m for m in model.base_model.modules() if isinstance(m, torch.nn.Linear))
+        body = sum(module.weight.numel() for module in linear)
+        head = model.get_output_embeddings().weight.numel()
+        attention = 12 * heads * size * shape.num_hidden_layers * self.pairs
+        return 6.0 * (body * self.columns + head * self.read) + attention
 
 
-def _wait(model: PreTrainedModel) -> None:
-    if model.device.type == "cuda":
-        torch.cuda.synchronize()
+def work(model: PreTrainedModel, method: Method, batch: Batch) -> Work:
+    """What the forward of a batch computes."""
+    layout = batch.layout
+    rows, width = layout.shape
+    if method.name == "released":
+        return Work(rows * width, rows * width, rows * width**2)
+    wanted = method.objective
+    has_mask = (layout.mask_label != IGNORE) & wanted.wants_mask
+    has_ar = (layout.ar_label != IGNORE) & wanted.wants_ar
+    sight = make_sight(wanted.predicate, layout, shared_heads(model), model.dtype)
+    pairs = sight.pairs if isinstance(sight, Documents) else batch.counts.attended
+    return Work(rows * width, int((has_mask | has_ar).sum()), pairs)
 
 
-def _peak_memory(model: PreTrainedModel, optimizer: torch.optim.Optimizer, run: Run) -> float:
-    """MiB, of a second step (the first makes the optimizer's state)."""
-    _step(model, optimizer, run)
-    optimizer.zero_grad(set_to_none=True)
-    if model.device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        _step(model, optimizer, run)
-        return torch.cuda.max_memory_allocated() / 2**20
-    held = [*model.parameters(), *model.buffers()]
-    held += [v for state in optimizer.state.values() for v in state.values()]
-    static = sum(x.nbytes for x in held if isinstance(x, Tensor))
-    with torch.profiler.profile(
-        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
-    ) as profile:
-        _step(model, optimizer, run)
-    return (static + _most_allocated(profile)) / 2**20
+# --------------------------------------------------------------------------- measured
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What some steps took: seconds by the clock, and of all threads' processor time."""
+
+    seconds: float
+    cpu_seconds: float
+
+
+class Bench:
+    """A model and its optimizer, on which methods take turns.
+
+    The learning rate is 0, so no step sees another's weights; AdamW does its work all the same.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, max_grad_norm: float = 1.0, bfloat16: bool = False
+    ) -> None:
+        """``bfloat16`` is autocast over the parameters, as in training."""
+        model.train()
+        self.model, self.max_grad_norm, self.bfloat16 = model, max_grad_norm, bfloat16
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, weight_decay=0.0, fused=True)
+
+    def run(self, method: Method) -> Spent:
+        """A step on each of a method's batches, by the clock."""
+        with method.attending(self.model):
+            before = self._now()
+            for batch in method.batches:
+                self._step(method, batch)
+            after = self._now()
+        return Spent(after[0] - before[0], after[1] - before[1])
+
+    def peak_memory_mb(self, method: Method) -> float:
+        """MiB of tensors at their most in a step: weights, gradients, optimizer, activations.
+
+        Counted tensor by tensor (on a GPU by its allocator), so it is the method's own, whatever
+        ran before in this process, and hardly varies. Of the batch with the most tokens.
+        """
+        batch = max(method.batches, key=lambda b: b.counts.clean_tokens)
+        with method.attending(self.model):
+            if not self.optimizer.state:
+                self._step(method, batch)
+            self.optimizer.zero_grad(set_to_none=True)
+            if self.model.device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats()
+                self._step(method, batch)
+                return torch.cuda.max_memory_allocated() / 2**20
+            held = [*self.model.parameters(), *self.model.buffers()]
+            held += [v for state in self.optimizer.state.values() for v in state.values()]
+            static = sum(x.nbytes for x in held if isinstance(x, Tensor))
+            with torch.profiler.profile(
+                activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+            ) as profile:
+                self._step(method, batch)
+        return (static + _most_allocated(profile)) / 2**20
+
+    def _step(self, method: Method, batch: Batch) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.bfloat16):
+            loss = method.loss(self.model, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_grad_norm)
+        self.optimizer.step()
+
+    def _now(self) -> tuple[float, float]:
+        if self.model.device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter(), time.process_time()
 
 
 def _most_allocated(profile: Any) -> int:

@@ -58,7 +58,7 @@ def train_variant(
     check_processes(study.training)
     torch.set_num_threads(study.training.threads)
     tokenizer = models.load_tokenizer(folder)
-    model = models.load_model(folder, _parameter_dtype(study.training))
+    model = models.load_model(folder, parameter_dtype(study.training))
     objective = make_objective(str(made.objective), setup_of(made, model, tokenizer, seed))
     examples = load_examples(study.data, tokenizer, made.stages, seed)
     check_context(model, objective, max(map(len, examples)), folder)
@@ -148,7 +148,7 @@ def fit(
     embedding: Any = model.get_input_embeddings()
     embedding.padding_idx = None  # pad may be end-of-turn, which has to learn
     if config.activation_checkpointing:
-        _recompute_activations(model)
+        recompute_activations(model)
     with models.writing(out):
         out.mkdir(parents=True, exist_ok=True)
         trainer = SumTrainer(
@@ -162,7 +162,7 @@ def fit(
     return trainer
 
 
-def _recompute_activations(model: Any) -> None:
+def recompute_activations(model: Any) -> None:
     """Under the name that this version of ``transformers`` gives it."""
     old = model.gradient_checkpointing_enable
     getattr(model, "activation_checkpointing_enable", old)({"use_reentrant": False})
@@ -185,7 +185,7 @@ def write_summary(file: Path, progress: Progress) -> None:
         os.replace(new, file)
 
 
-def _parameter_dtype(config: Training) -> str:
+def parameter_dtype(config: Training) -> str:
     """bfloat16 is autocast over float32 parameters."""
     return "float64" if config.dtype == "float64" else "float32"
 

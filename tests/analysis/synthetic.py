@@ -300,6 +300,44 @@ def write_arrivals(study: Study, results: Path, seed: int) -> None:
     write_csv(results / f"seed{seed}" / "arrivals.csv", rows)
 
 
+def write_training_cost(study: Study, results: Path, seed: int) -> None:
+    """Made-up steps: a repeat is slow for all methods alike, and so changes no ratio."""
+    cost = study.training_cost
+    assert cost is not None
+    methods = [("ar_sft", cost.ar_variant, 1.0, 100.0)]
+    methods += [("mars", name, 1.5, 140.0) for name in cost.variants]
+    methods += [("released", cost.released, 2.5, 260.0)] if cost.released else []
+    rows = []
+    for repeat in range(cost.repeats):
+        for method, variant, slower, memory in methods:
+            seconds = 0.2 * slower * cost.steps * (1 + 0.3 * repeat)
+            tokens = 70 * cost.conversations * cost.steps
+            rows.append(
+                {
+                    "study": study.study,
+                    "seed": seed,
+                    "scale": cost.scale,
+                    "method": method,
+                    "variant": variant,
+                    "block_size": study.variants[variant].block_size,
+                    "repeat": repeat,
+                    "conversations": cost.conversations * cost.steps,
+                    "steps": cost.steps,
+                    "tokens": tokens,
+                    "columns": int(tokens * slower),
+                    "seconds": seconds,
+                    "tokens_per_s": tokens / seconds,
+                    "gflops": 4.0 * slower,
+                    "gflops_per_s": 4.0 * slower / seconds,
+                    "peak_memory_mb": memory,
+                }
+            )
+    folder = results / f"seed{seed}"
+    write_csv(folder / "training_cost.csv", rows)
+    environment = {"device": "made-up CPU", "memory": "made-up tensors"}
+    (folder / "training_cost.environment.json").write_text(json.dumps(environment))
+
+
 def write_csv(path: Path, rows: list[dict]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as out:
@@ -320,6 +358,8 @@ def make_results(results: Path, study: Study, documents: int = 60) -> Path:
             write_throughput(study, results, seed)
             if study.throughput.trace:
                 write_arrivals(study, results, seed)
+        if study.training_cost:
+            write_training_cost(study, results, seed)
     (results / "config.yaml").write_text(dump_study(study))
     (results / "environment.json").write_text(json.dumps({"note": "made up", "cores": 2}))
     return results

@@ -70,7 +70,7 @@ def test_the_papers_frontier_points_keep_its_difference_from_ar_sft(study, resul
 def test_frontier_adapts_to_one_scale(study, results):
     raw = study.model_dump(mode="json")
     raw["scales"] = {"toy-s": raw["scales"]["toy-s"]}
-    raw["throughput"] = None
+    raw["throughput"] = raw["training_cost"] = None
     one = parse_study(raw)
     assert len(frontier.figure(one, results).axes) == 2
     assert len(frontier.figure(study, results).axes) == 4

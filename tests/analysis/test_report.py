@@ -116,6 +116,7 @@ def test_it_says_what_it_is_and_what_it_is_not(study, html):
     assert f"stage2_examples: {study.data.stage2_examples}" in text
     assert "Nothing under that label says what a model accepts" in text  # replayed acceptance
     assert "made-up CPU" in text  # where the wall-clock grid was measured
+    assert "made-up tensors" in text  # what memory means in the cost study
     assert " ".join(dump_study(study).split()) in text
 
 
@@ -183,7 +184,9 @@ def test_durations_come_from_snakemakes_benchmarks(study, partial):
 def test_durations_fall_back_on_the_results(study, results, tmp_path):
     found = durations.durations(study, results)
     assert found is not None
-    assert set(found.stages) == {"training", "evaluation", "throughput", "arrivals"}
+    assert set(found.stages) == {
+        *("training", "evaluation", "throughput", "arrivals", "training_cost")
+    }
     assert found.wall_clock is None
     assert durations.durations(study, tmp_path) is None
 

@@ -134,6 +134,7 @@ def test_missing_lists_each_gap_with_its_command(study, results, partial):
     (partial / "seed0/toy-s/mars_b4/training.json").unlink()
     (partial / "seed0/throughput.csv").unlink()
     (partial / "seed0/arrivals.csv").unlink()
+    (partial / "seed0/training_cost.csv").unlink()
     path = partial / "seed0/toy-s/mars_b16/evaluation.csv"
     frame = pd.read_csv(path)
     frame[frame["tau"] != 0.7].to_csv(path, index=False)
@@ -143,6 +144,7 @@ def test_missing_lists_each_gap_with_its_command(study, results, partial):
         "training of seed 0, toy-s, mars_b4",
         "wall-clock grid of seed 0",
         "arrival trace of seed 0",
+        "training cost of seed 0",
         "evaluation of seed 0, toy-s, mars_b16 on toy_gsm8k (mars τ 0.7 probability)",
         "evaluation of seed 0, toy-s, mars_b16 on toy_humaneval (mars τ 0.7 probability)",
     }
@@ -199,7 +201,7 @@ def test_several_seeds_are_pooled_and_their_spread_reported(tmp_path):
     raw = synthetic.embedded().model_dump(mode="json")
     raw |= {"study": "two", "seeds": [0, 1]}
     raw["scales"] = {"toy-s": raw["scales"]["toy-s"]}
-    raw["throughput"] = None
+    raw["throughput"] = raw["training_cost"] = None
     for variant in raw["variants"].values():
         variant["scales"] = None
     raw["variants"] = {k: raw["variants"][k] for k in ("base", "ar_sft", "mars_b4")}
@@ -265,9 +267,10 @@ def test_loaders_have_their_documented_columns(study, results):
 def test_what_a_removed_variant_scale_or_seed_left_behind_counts_nowhere(study, partial):
     """Every number of a study cut down is that of a folder which never held anything else."""
     header = "s\th:m:s\tmax_rss\n"
+    timed = ("throughput/seed0", "arrivals/seed0", "training_cost/seed0")
     jobs = ("train/seed0/toy-s/mars_b4", "train/seed0/toy-m/mars_b4", "train/seed0/toy-s/mars_b8")
-    gone = ("train/seed7/toy-s/mars_b4", "throughput/seed7", "throughput/seed0", "arrivals/seed0")
-    for job in (*jobs, *gone, "table/table2"):
+    gone = ("train/seed7/toy-s/mars_b4", "throughput/seed7")
+    for job in (*jobs, *gone, *timed, "table/table2"):
         path = partial / "benchmarks" / f"{job}.tsv"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{header}100\t0:01:40\t700\n")
@@ -275,7 +278,7 @@ def test_what_a_removed_variant_scale_or_seed_left_behind_counts_nowhere(study, 
     raw = study.model_dump(mode="json")
     raw["scales"] = {"toy-s": raw["scales"]["toy-s"]}
     raw["variants"] = {n: raw["variants"][n] for n in ("base", "ar_sft", "mars_b4")}
-    raw["throughput"] = None
+    raw["throughput"] = raw["training_cost"] = None
     small = parse_study(raw)
 
     def numbers() -> list[object]:
@@ -301,6 +304,7 @@ def test_what_a_removed_variant_scale_or_seed_left_behind_counts_nowhere(study, 
             shutil.rmtree(folder)
     (partial / "seed0/throughput.csv").unlink()
     (partial / "seed0/arrivals.csv").unlink()
+    (partial / "seed0/training_cost.csv").unlink()
     assert numbers() == before
 
 

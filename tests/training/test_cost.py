@@ -1,11 +1,18 @@
-"""The cost study's layouts do the same work, and what is counted is there."""
+"""What is compared does the same work on the same conversations; what is counted is there."""
+
+import csv
+import json
 
 import pytest
 import torch
-from tiny_training import EXAMPLES, KEYS, build_model, objective
+from tiny_training import EXAMPLES, KEYS, build_model, build_study, objective
 
+from mars import models
+from mars.config import ConfigError, TrainingCost, parse_study
 from mars.streams import IGNORE
-from mars.training.cost import measure, released_batch, released_loss, steps
+from mars.training import cost_study
+from mars.training.cost import Bench, Method, packed_batch, released_batch, released_loss, work
+from mars.training.cost_study import COLUMNS, in_turn, make_methods, measure_training_cost
 
 
 @pytest.mark.parametrize("alignment", ["decoder", "stream"])
@@ -20,31 +27,200 @@ def test_the_released_layout_has_the_same_loss_over_twice_the_columns(model, ali
     assert released_loss(model, made, whole).item() == pytest.approx(expected.item(), rel=1e-10)
 
 
-def test_three_steps_are_measured_in_turns():
+def methods():
+    sft, mars = objective("ar_sft", block_size=1), objective("mars")
+    return [
+        Method("ar_sft", "ar_sft", sft, (packed_batch(sft, EXAMPLES, KEYS, 40),)),
+        Method("mars", "mars", mars, (packed_batch(mars, EXAMPLES, KEYS, 40),)),
+        Method("released", "mars", mars, (released_batch(mars, EXAMPLES, KEYS),)),
+    ]
+
+
+def test_measuring_trains_nothing_and_memory_is_each_methods_own():
     model = build_model(dtype=torch.float32)
     before = [p.detach().clone() for p in model.parameters()]
-    runs = steps(model, objective("mars"), EXAMPLES, KEYS, row_length=40)
-    assert runs["released"]().item() == pytest.approx(runs["ours"]().item(), rel=1e-5)
-    found = measure(model, runs, repeats=3)
-    assert list(found) == ["ar_sft", "released", "ours"]
-    for cost in found.values():
-        assert len(cost.seconds) == len(cost.cpu_seconds) == 3
-        assert min(cost.seconds) <= cost.median <= max(cost.seconds)
+    bench = Bench(model)
+    ar, mars, released = methods()
+    with mars.attending(model):
+        ours = mars.loss(model, mars.batches[0]).item()
+    assert released.loss(model, released.batches[0]).item() == pytest.approx(ours, rel=1e-5)
+    assert all(bench.run(method).seconds > 0 for method in (ar, mars, released))
     weights = sum(p.nbytes for p in model.parameters()) / 2**20
-    assert 3 * weights < found["ar_sft"].peak_memory_mb < found["released"].peak_memory_mb
+    first = bench.peak_memory_mb(ar)
+    assert 3 * weights < first < bench.peak_memory_mb(released)
+    assert bench.peak_memory_mb(ar) == pytest.approx(first, rel=0.02)  # whatever ran before
     for old, new in zip(before, model.parameters(), strict=True):
-        assert torch.equal(old, new)  # measuring trains nothing
+        assert torch.equal(old, new)
 
 
 def test_peak_memory_counts_what_is_held_at_once():
     model = build_model(dtype=torch.float32)
     big = 2**22  # 16 MiB in float32
 
-    def run():
-        held = torch.ones(big)
-        held = held * 2  # two are held here
-        return sum(p.sum() for p in model.parameters()) + held[0]
+    class Holds(Method):
+        def loss(self, model, batch):
+            held = torch.ones(big)
+            held = held * 2  # two are held here
+            return sum(p.sum() for p in model.parameters()) + held[0]
 
+    ar = methods()[0]
     weights = sum(p.nbytes for p in model.parameters()) / 2**20
-    found = measure(model, {"x": run}, repeats=1)["x"].peak_memory_mb
+    found = Bench(model).peak_memory_mb(Holds(ar.name, ar.variant, ar.objective, ar.batches))
     assert 32 < found < 34 + 6 * weights
+
+
+def test_what_is_computed_is_counted(model):
+    ar, mars, released = methods()
+    for method in (ar, mars):
+        batch = method.batches[0]
+        found = work(model, method, batch)
+        assert found.columns == batch.layout.input_ids.numel()
+        assert batch.counts.response_tokens <= found.read < found.columns
+        assert batch.counts.attended <= found.pairs
+    batch = released.batches[0]
+    rows, width = len(EXAMPLES), 2 * max(map(len, EXAMPLES))
+    found = work(model, released, batch)
+    assert (found.columns, found.read, found.pairs) == (rows * width, rows * width, rows * width**2)
+    # two layers of 16: q 16, k and v 8, o 16 wide, three matrices of an MLP of 24; 50 in the head
+    body = 2 * 16 * (16 + 8 + 8 + 16 + 3 * 24)
+    by_hand = 6 * rows * width * (body + 50 * 16) + 12 * 4 * 4 * 2 * rows * width**2
+    assert found.flops(model) == by_hand
+
+
+# --------------------------------------------------------------------------- the study
+
+
+@pytest.fixture
+def study(rows):
+    asked = {"scale": "s", "variants": ["mars"], "released": "mars", "conversations": 6}
+    return build_study(rows).model_copy(
+        update={"training_cost": TrainingCost(**asked, steps=2, repeats=3)}
+    )
+
+
+def test_every_method_has_the_same_conversations(study, base):
+    model, tokenizer = models.load_model(base), models.load_tokenizer(base)
+    made = make_methods(study, study.training_cost, model, tokenizer, 0, base)
+    assert [method.name for method in made] == ["ar_sft", "mars", "released"]
+
+    def conversations(method):
+        """The ids of each step's conversations, masks left out."""
+        steps = []
+        for batch in method.batches:
+            at, found = batch.layout, []
+            for n in range(len(at.input_ids)):
+                for document in range(int(at.document[n].max()) + 1):
+                    mine = (at.document[n] == document) & ~at.masked[n]
+                    found.append(at.input_ids[n][mine].tolist())
+            steps.append(sorted(found))
+        return steps
+
+    first = conversations(made[0])
+    assert [len(step) for step in first] == [6, 6]
+    assert first[0] != first[1]
+    for method in made[1:]:
+        assert conversations(method) == first
+        for batch, other in zip(method.batches, made[0].batches, strict=True):
+            assert sorted(batch.keys) == sorted(other.keys)
+            assert batch.counts.response_tokens == other.counts.response_tokens
+    whole = made[2].batches[0].counts
+    assert whole.masked_tokens == whole.clean_tokens  # 2L
+
+
+def test_methods_take_turns_and_each_repeat_begins_with_another():
+    ar, mars, released = methods()
+    assert [m.name for m in in_turn([ar, mars, released], 1)] == ["mars", "released", "ar_sft"]
+    assert in_turn([ar, mars, released], 3)[0] is ar
+
+
+def measured(study, base, out, capsys):
+    measure_training_cost(study, 0, base, out)
+    with out.open(newline="") as file:
+        return list(csv.DictReader(file)), capsys.readouterr()
+
+
+def test_a_study_is_measured(study, base, tmp_path, capsys):
+    out = tmp_path / "seed0" / "training_cost.csv"
+    found, said = measured(study, base, out, capsys)
+    assert list(found[0]) == list(COLUMNS)
+    assert [(r["method"], r["block_size"], r["repeat"]) for r in found[:4]] == [
+        *(("ar_sft", "1", "0"), ("mars", "4", "0"), ("released", "4", "0")),
+        ("ar_sft", "1", "1"),
+    ]
+    assert len(found) == 9
+    assert len({row["tokens"] for row in found}) == 1
+    for row in found:
+        rate = float(row["tokens"]) / float(row["seconds"])
+        assert float(row["tokens_per_s"]) == pytest.approx(rate, rel=1e-2)
+        assert int(row["columns"]) >= int(row["tokens"])
+    assert len({row["peak_memory_mb"] for row in found if row["method"] == "mars"}) == 1
+    told = json.loads(said.out.splitlines()[-1])
+    assert list(told["methods"]) == ["ar_sft ar_sft", "mars mars", "released mars"]
+    assert told["methods"]["ar_sft ar_sft"]["step_vs_ar_sft"] == 1.0
+    assert "9/9" in said.err
+    where = json.loads(out.with_suffix(".environment.json").read_text())
+    assert where["interruptions"] == 0
+    assert where["training_cost"]["conversations"] == 6
+    assert {p.name for p in out.parent.iterdir()} == {
+        "training_cost.csv",
+        "training_cost.environment.json",
+    }
+
+
+def test_an_interrupted_measurement_repeats_nothing(study, base, tmp_path, capsys, monkeypatch):
+    out = tmp_path / "training_cost.csv"
+    real, runs = Bench.run, []
+
+    def dies(self, method):
+        runs.append(method.label)
+        if len(runs) > 3 + 4:  # three warm-ups, four runs
+            raise KeyboardInterrupt
+        return real(self, method)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Bench, "run", dies)
+        with pytest.raises(KeyboardInterrupt):
+            measure_training_cost(study, 0, base, out)
+    assert not out.exists()
+    hidden = tmp_path / ".training_cost.csv.partial"
+    lines = [json.loads(line) for line in hidden.read_text().splitlines()]
+    kept = {key: value["seconds"] for key, value in lines[1:] if "seconds" in str(value)}
+    hidden.write_text(hidden.read_text() + '["mars 2", {"sec')  # cut by the kill
+
+    again = []
+    monkeypatch.setattr(Bench, "run", lambda self, m: (again.append(m.label), real(self, m))[1])
+    monkeypatch.setattr(Bench, "peak_memory_mb", None)  # known already
+    found, _ = measured(study, base, out, capsys)
+    assert len(again) == 3 + 9 - 4
+    seconds = {}
+    for row in found:
+        label = "mars as released" if row["method"] == "released" else row["variant"]
+        seconds[f"{label} {row['repeat']}"] = float(row["seconds"])
+    assert len(kept) == 4
+    assert {key: seconds[key] for key in kept} == pytest.approx(kept, abs=1e-5)
+    where = json.loads(out.with_suffix(".environment.json").read_text())
+    assert where["interruptions"] == 1
+    assert not hidden.exists()
+
+
+def test_other_settings_begin_anew(study, base, tmp_path):
+    out = tmp_path / "x.csv"
+    first = cost_study.Finished(out, "a")
+    first.keep("mars 0", 1)
+    assert "mars 0" in cost_study.Finished(out, "a")
+    assert "mars 0" not in cost_study.Finished(out, "b")
+    assert "mars 0" not in cost_study.Finished(out, "a")
+
+
+def test_a_study_without_the_section_says_so(study, base, tmp_path):
+    with pytest.raises(cost_study.CostError, match="no training_cost section; add one"):
+        measure_training_cost(
+            study.model_copy(update={"training_cost": None}), 0, base, tmp_path / "x.csv"
+        )
+
+
+def test_the_section_is_checked(study):
+    raw = study.model_dump(mode="json")
+    raw["training_cost"]["released"] = "diffusion"
+    with pytest.raises(ConfigError, match="released: 'diffusion' is not trained by mars"):
+        parse_study(raw)

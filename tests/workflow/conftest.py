@@ -39,7 +39,7 @@ names = made.get(command)
 paths = [out / name for name in names] if names else [out]
 if command == "throughput":
     paths += [out.with_suffix(".costs.json"), out.with_suffix(".environment.json")]
-if command == "arrivals":
+if command in ("arrivals", "training-cost"):
     paths += [out.with_suffix(".environment.json")]
 if command == "figure":
     paths = [Path(f"{out}.png"), Path(f"{out}.pdf")]

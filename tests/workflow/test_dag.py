@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -20,22 +21,22 @@ STUDIES: dict[str, Any] = {
         "trained": {"toy-s": SMALL.split(), "toy-m": LARGE.split()},
         "tables": [*TABLES.split(), *TIMED.split(), "jacobi", "acceptance"],
         "figures": [*FIGURES.split(), "wall_clock", "arrivals"],
-        "throughput": True,
-        "counts": {"train": 14, "evaluate": 16, "throughput": 1},
+        "timed": True,
+        "counts": {"train": 14, "evaluate": 16, "throughput": 1, "training_cost": 1},
     },
     "quick": {
         "trained": {"toy-s": QUICK.split()},
         "tables": TABLES.split(),
         "figures": FIGURES.split(),
-        "throughput": False,
-        "counts": {"train": 5, "evaluate": 6, "throughput": 0},
+        "timed": False,
+        "counts": {"train": 5, "evaluate": 6, "throughput": 0, "training_cost": 0},
     },
     "mini": {
         "trained": {"toy-s": ["ar_sft", "block_diffusion_b4", "mars_no_sft_b4", "mars_b4"]},
         "tables": [*TABLES.split(), *TIMED.split(), "jacobi", "acceptance"],
         "figures": [*FIGURES.split(), "wall_clock", "arrivals"],
-        "throughput": True,
-        "counts": {"train": 4, "evaluate": 5, "throughput": 1},
+        "timed": True,
+        "counts": {"train": 4, "evaluate": 5, "throughput": 1, "training_cost": 1},
     },
 }
 FILES = {"embedded": [], "quick": ["config/quick.yaml"], "mini": ["tests/mini.yaml"]}
@@ -57,9 +58,10 @@ def expected(study: str, seeds: tuple[int, ...] = (0,)) -> set[str]:
                 jobs.add(f"train {results}/seed{seed}/{scale}/{variant}/model")
             for variant in ["base", *trained]:
                 jobs.add(f"evaluate {results}/seed{seed}/{scale}/{variant}/evaluation.csv")
-        if plan["throughput"]:
+        if plan["timed"]:
             jobs.add(f"throughput {results}/seed{seed}/throughput.csv")
             jobs.add(f"arrivals {results}/seed{seed}/arrivals.csv")
+            jobs.add(f"training_cost {results}/seed{seed}/training_cost.csv")
     return jobs
 
 
@@ -75,7 +77,7 @@ def test_a_dry_run_lists_exactly_the_jobs_of_a_study(untouched, study):
 def test_another_study_replaces_the_default_whole(untouched):
     """Snakemake lays a --configfile over the default one, which would mix two studies."""
     jobs = untouched.jobs("--configfile", "config/quick.yaml")
-    assert not [job for job in jobs if "toy-m" in job or "throughput" in job]
+    assert not [job for job in jobs if re.search("toy-m|throughput|training_cost", job)]
 
 
 def test_two_seeds_are_one_setting(untouched):
@@ -91,6 +93,6 @@ def test_a_dry_run_writes_nothing(untouched):
 def test_several_processes_are_launched_by_accelerate(untouched):
     dry = ("snakemake", "-n", "-p", "--cores", "2", "--config", "seeds=[0]")
     told = untouched.run(*dry, "training={processes: 2, threads: 1}").stdout
-    assert "exec python -m mars train" not in told
+    assert "exec python -m mars train --config" not in told
     assert "exec accelerate launch --multi_gpu --num_processes 2" in told
-    assert "exec python -m mars train" in untouched.run(*dry).stdout
+    assert "exec python -m mars train --config" in untouched.run(*dry).stdout

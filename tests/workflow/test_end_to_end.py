@@ -72,7 +72,10 @@ def test_every_run_has_its_files(study):
         assert not (run / "trainer").exists()
         summary = json.loads((run / "training.json").read_text(encoding="utf-8"))
         assert summary["examples"] == 48
-    for name in ("throughput.csv", "throughput.costs.json", "arrivals.csv"):
+    for name in (
+        *("throughput.csv", "throughput.costs.json", "arrivals.csv"),
+        *("training_cost.csv", "training_cost.environment.json"),
+    ):
         assert (results / name).is_file()
 
 

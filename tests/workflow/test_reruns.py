@@ -78,6 +78,13 @@ def test_a_setting_of_the_trace_leaves_the_grid_alone(finished):
     assert not rules(jobs) & {"train", "evaluate", "throughput"}
 
 
+def test_a_setting_of_the_cost_study_leaves_everything_else_measured_alone(finished):
+    jobs = finished.jobs("--config", "training_cost={steps: 3}")
+    assert {"training_cost", "environment", "report"} <= rules(jobs)
+    assert "table results/embedded/tables/training_overhead.csv" in jobs
+    assert not rules(jobs) & {"train", "evaluate", "throughput", "arrivals"}
+
+
 def test_a_figure_only_redraws_itself(changed):
     jobs = changed("mars/analysis/figures/frontier.py")
     assert rules(jobs) == {"figure_frontier", "report"}

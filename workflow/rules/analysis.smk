@@ -7,6 +7,7 @@ rule environment:
         every_run("evaluation.csv"),
         throughput_files(),
         arrivals_files(),
+        training_cost_files(),
         sources(ROOT, "mars/analysis/environment.py"),
     output:
         f"{RESULTS}/environment.json",
@@ -91,6 +92,7 @@ rule report:
         expand(f"{FIGURES}/{{figure}}.{{kind}}", figure=DRAWN, kind=["png", "pdf"]),
         f"{RESULTS}/environment.json",
         throughput_files("environment.json"),
+        training_cost_files("environment.json"),
         sources(ROOT, "mars/analysis/report.py"),
         data_files(ROOT, "mars/analysis"),
     output:

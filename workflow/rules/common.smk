@@ -165,6 +165,12 @@ def arrivals_files():
     return [f"{RESULTS}/seed{seed}/arrivals.csv" for seed in study.seeds if traced]
 
 
+def training_cost_files(ending="csv"):
+    """What a training step costs, of every seed, where the study measures it."""
+    seeds = study.seeds if study.training_cost else []
+    return [f"{RESULTS}/seed{seed}/training_cost.{ending}" for seed in seeds]
+
+
 def write_config():
     """Write the configuration as it is run, every default in it, for the jobs to read.
 

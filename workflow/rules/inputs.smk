@@ -151,6 +151,35 @@ def arrivals_settings(wildcards):
     )
 
 
+# --- what a training step costs
+
+
+def training_cost_inputs(wildcards):
+    return checkpoint_files(study.scales[study.training_cost.scale].base)
+
+
+def training_cost_sources(wildcards):
+    objectives = (OBJECTIVE_FILES["ar_sft"], OBJECTIVE_FILES["mars"])
+    return sources(ROOT, "mars/training/cost_study.py", *objectives)
+
+
+def training_cost_settings(wildcards):
+    cost = study.training_cost
+    names = {cost.ar_variant, *cost.variants, *filter(None, [cost.released])}
+    shaping = {"row_length", "dtype", "max_grad_norm", "activation_checkpointing"}
+    return settings(
+        cost=cost.model_dump(mode="json"),
+        data=study.data.model_dump(mode="json", exclude={"stage1_examples", "stage2_examples"}),
+        training=study.training.model_dump(mode="json", include=shaping),
+        variants={
+            name: study.variants[name].model_dump(
+                mode="json", include={"objective", "block_size", "ar_weight", "alignment"}
+            )
+            for name in sorted(names)
+        },
+    )
+
+
 # --- tables and figures
 
 
@@ -167,7 +196,8 @@ def measurements(name):
         return arrivals_files()
     if name in ("training_overhead", "signal_fraction", "loss_curves"):
         curves = every_run("training.csv", trained_only=True)
-        return curves + every_run("training.json", trained_only=True)
+        timed = training_cost_files() if name == "training_overhead" else []
+        return curves + every_run("training.json", trained_only=True) + timed
     if name == "chance":
         return [f"{RESULTS}/chance.csv", *every_run("evaluation.csv")]
     return every_run("evaluation.csv")

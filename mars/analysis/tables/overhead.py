@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,24 +10,29 @@ import pandas as pd
 
 from mars.analysis import labels, paper
 from mars.analysis.render import Column, Row, Section, Table
-from mars.analysis.results import training_costs
+from mars.analysis.results import load_training_cost, training_costs
+from mars.analysis.statistics import Repeated
 from mars.config import Study
+
+RELEASED = "MARS, step as released (2L, dense)"
 
 
 def training_overhead(study: Study, results: Path) -> Table:
-    """What a training step of each variant costs beside AR SFT's."""
+    """What a training step of each variant costs beside AR SFT's.
+
+    Step time and memory are the cost study's where there is one, and else of the training runs.
+    """
     costs = training_costs(study, results)
-    facts = paper.facts()["training_overhead"]
-    low, high = facts["step_time_vs_sft"]
+    steps = Steps(load_training_cost(study, results)) if study.training_cost else None
     rows: list[Row] = []
     for scale in study.scales:
         reference = labels.reference(study, scale)
         base = _cost(study, costs, scale, reference) if reference else {}
         for name in labels.ordered(study, scale):
-            if study.variants[name].objective is None:
+            variant = study.variants[name]
+            if variant.objective is None:
                 continue
             mine = _cost(study, costs, scale, name)
-            variant = study.variants[name]
             row: dict[str, Any] = {
                 "scale": scale,
                 "model": labels.label(name, variant),
@@ -36,35 +42,121 @@ def training_overhead(study: Study, results: Path) -> Table:
             for key in ("step", "tokens", "flops", "memory"):
                 if mine.get(key) and base.get(key):
                     row[f"{key}_ratio"] = mine[key] / base[key]
-            if labels.paper_model(variant) == "MARS":
-                row["paper_step"] = f"{low:.1f}–{high:.1f}"
-                row["paper_memory"] = f"{facts['peak_memory_vs_sft']:.1f}"
-            rows.append(row)
-    columns = [
+            if steps is not None:
+                row |= dict.fromkeys(MEASURED) | steps.of(scale, name)
+            rows.append(row | _papers(labels.paper_model(variant) == "MARS"))
+        cost = study.training_cost
+        if steps is not None and cost is not None and cost.released and scale == cost.scale:
+            made = study.variants[cost.released]
+            row = {"scale": scale, "model": RELEASED, "block_size": made.block_size}
+            rows.append(row | steps.of(scale, cost.released, released=True) | _papers(True))
+    title = "Training overhead"
+    return Table("training_overhead", title, _columns(steps), [Section(title, rows)], _notes(study))
+
+
+MEASURED = ("step", "step_ratio", "memory", "memory_ratio", "rate", "gflops")
+"""Of a row, what the cost study measures."""
+
+
+class Steps:
+    """The cost study's runs; ratios are taken within a repeat."""
+
+    def __init__(self, runs: pd.DataFrame) -> None:
+        self._runs: dict[tuple[str, str, bool], pd.DataFrame] = {}
+        self._base: dict[str, pd.DataFrame] = {}
+        groups: Iterable[tuple[Any, pd.DataFrame]] = runs.groupby(["scale", "variant", "method"])
+        for (scale, variant, method), found in groups:
+            mine = found.set_index(["seed", "repeat"]).sort_index()
+            self._runs[scale, variant, method == "released"] = mine
+            if method == "ar_sft":
+                self._base[scale] = mine
+
+    def of(self, scale: str, variant: str, released: bool = False) -> dict[str, Repeated | None]:
+        """The cells of a row; nothing where the variant was not measured."""
+        mine, base = self._runs.get((scale, variant, released)), self._base.get(scale)
+        if mine is None:
+            return {}
+        per_step = mine["seconds"] / mine["steps"]
+        cells: dict[str, Repeated | None] = {
+            "step": Repeated.of(list(per_step)),
+            "memory": Repeated.of(list(mine["peak_memory_mb"])),
+            "rate": Repeated.of(list(mine["tokens_per_s"])),
+            "gflops": Repeated.of(list(mine["gflops_per_s"])),
+        }
+        if base is not None:
+            ratios = {
+                "step_ratio": per_step / (base["seconds"] / base["steps"]),
+                "memory_ratio": mine["peak_memory_mb"] / base["peak_memory_mb"],
+            }
+            cells |= {key: Repeated.of(list(values)) for key, values in ratios.items()}
+        return cells
+
+
+def _papers(stands: bool) -> dict[str, str]:
+    """The paper's ratios, beside the rows that stand for its MARS."""
+    if not stands:
+        return {}
+    facts = paper.facts()["training_overhead"]
+    low, high = facts["step_time_vs_sft"]
+    memory = facts["peak_memory_vs_sft"]
+    return {"paper_step": f"{low:.1f}–{high:.1f}", "paper_memory": f"{memory:.1f}"}
+
+
+def _columns(steps: Steps | None) -> list[Column]:
+    spread = steps is not None
+    rates = [
+        Column("rate", "Tokens/s", decimals=0, spread=True),
+        Column("gflops", "GFLOP/s", decimals=1, spread=True),
+    ]
+    return [
         Column("scale", "Scale", text=True),
         Column("model", "Model", text=True),
         Column("block_size", "B", text=True),
         Column("examples", "Examples", text=True),
         Column("total", "Training (s)", decimals=0),
-        Column("step", "Step (s)", decimals=3),
-        Column("step_ratio", "Step time ÷ AR SFT", decimals=2),
+        Column("step", "Step (s)", decimals=3, spread=spread),
+        Column("step_ratio", "Step time ÷ AR SFT", decimals=2, spread=spread),
         Column("paper_step", "(paper)", text=True),
+        *(rates if spread else []),
         Column("tokens", "Tokens an example", decimals=0),
         Column("tokens_ratio", "Tokens ÷ AR SFT", decimals=2),
         Column("total_flops", "FLOP", text=True),
         Column("flops_ratio", "FLOP an example ÷ AR SFT", decimals=2),
-        Column("memory", "Peak memory (MB)", decimals=0),
-        Column("memory_ratio", "Memory ÷ AR SFT", decimals=2),
+        Column("memory", "Peak memory (MB)", decimals=0, spread=spread),
+        Column("memory_ratio", "Memory ÷ AR SFT", decimals=2, spread=spread),
         Column("paper_memory", "(paper, memory)", text=True),
     ]
-    notes = [
-        f"A step is {study.training.batch_size} conversations. Tokens are those of both streams.",
+
+
+def _notes(study: Study) -> list[str]:
+    cost = study.training_cost
+    if cost is None:
+        first = [
+            f"A step is {study.training.batch_size} conversations. A run that shared its machine "
+            "with others is slower than alone."
+        ]
+    else:
+        first = [
+            f"Step time, tokens/s, GFLOP/s and memory were measured apart, at {cost.scale}, by a "
+            "job with the machine to itself: a step is forward, backward, clipping and AdamW on "
+            f"{cost.conversations} conversations in one forward, the same for every row. Methods "
+            "took turns in "
+            f"{cost.repeats} repeats of {cost.steps} steps; shown are medians ± deviation, of "
+            "ratios within a repeat. Examples, tokens an example, FLOP and training seconds are of "
+            "the training runs, which may have shared the machine.",
+            "Tokens/s are of conversations (one stream). GFLOP/s are what was computed, a backward "
+            "pass taken as twice its forward. Memory is that of tensors at their most in a step: "
+            "weights, gradients, AdamW's state and activations.",
+            f"‘{RELEASED}’ is the same objective laid out as in the released code: both streams "
+            "whole, a row for each conversation, a dense mask, logits of every column.",
+        ]
+    return [
+        *first,
+        "Tokens an example are those of both streams.",
         "Compute-matched means matched in examples, as in the paper; the FLOP column shows what "
-        "that leaves out. A run that shared its machine with others is slower than alone.",
+        "that leaves out.",
         f"The paper's ratios ({paper.CREDIT}) are of its layout of two full streams.",
     ]
-    title = "Training overhead"
-    return Table("training_overhead", title, columns, [Section(title, rows)], notes)
 
 
 def _cost(study: Study, costs: pd.DataFrame, scale: str, name: str) -> dict[str, Any]:
