@@ -17,6 +17,10 @@ from mars.decoding.contract import DecodingError, Work
 PACK_BELOW = 0.9
 """Windows whose columns are to more than this share wanted are not packed: it would not pay."""
 
+MOST_GRAPHS = 64
+"""Programs that may be compiled of a model's body: the methods, caches and numbers of rows that
+share it need several each, and what is beyond PyTorch's own limit of 8 runs uncompiled."""
+
 
 class Backbone:
     """A Llama/Qwen-style causal LM, split into its body and its head.
@@ -51,6 +55,9 @@ class Backbone:
         self._cache_argument = "cache" if "cache" in accepted else "past_key_values"
         if compile:
             mode = "reduce-overhead" if self.device.type == "cuda" else None
+            if mode is None:
+                limits = torch._dynamo.config
+                limits.recompile_limit = max(limits.recompile_limit, MOST_GRAPHS)
             self._body = torch.compile(self._body, mode=mode, dynamic=mode is None)
 
     def hidden(

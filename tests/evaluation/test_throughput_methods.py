@@ -216,6 +216,16 @@ def test_compilation_changes_no_token():
     torch.compiler.reset()
 
 
+def test_later_methods_of_a_grid_are_compiled_too(monkeypatch):
+    """They share the model's body, of which PyTorch compiles 8 programs unless told otherwise."""
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)
+    monkeypatch.setattr(torch, "compile", lambda body, **options: body)
+    make_decoder(
+        random_model(), None, Decoding(decoder="ar"), mask_id=MASK, end_ids=(), compile=True
+    )
+    assert torch._dynamo.config.recompile_limit >= 64
+
+
 def test_work_is_counted_anew():
     model = random_model()
     for decoder in (
