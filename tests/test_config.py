@@ -193,7 +193,7 @@ def test_a_full_disk_is_one_line(monkeypatch, capsys, tmp_path):
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "results/x.csv")
 
-    monkeypatch.setattr(cli, "dump_study", full)
+    monkeypatch.setattr(cli.commands, "dump_study", full)
     assert cli.main(["config", str(ROOT / "config/quick.yaml"), "--out", str(tmp_path / "x")]) == 2
     said = capsys.readouterr().err
     assert said == "mars: disk full while writing results/x.csv: free some space and run again\n"
@@ -212,7 +212,7 @@ def test_a_bug_shows_its_traceback(monkeypatch, error):
     def broken(*_: object) -> None:
         raise error("not for the user to put right")
 
-    monkeypatch.setattr(cli, "dump_study", broken)
+    monkeypatch.setattr(cli.commands, "dump_study", broken)
     with pytest.raises(error):
         cli.main(["config", str(ROOT / "config/quick.yaml")])
 

@@ -55,10 +55,10 @@ class Backbone:
         self._cache_argument = "cache" if "cache" in accepted else "past_key_values"
         if compile:
             mode = "reduce-overhead" if self.device.type == "cuda" else None
-            if mode is None:
-                limits = torch._dynamo.config
-                limits.recompile_limit = max(limits.recompile_limit, MOST_GRAPHS)
-            self._body = torch.compile(self._body, mode=mode, dynamic=mode is None)
+            limits = torch._dynamo.config
+            limits.recompile_limit = max(limits.recompile_limit, MOST_GRAPHS)
+            # windows and the columns in use differ from step to step: no program for each size
+            self._body = torch.compile(self._body, mode=mode, dynamic=True)
 
     def hidden(
         self,

@@ -54,9 +54,13 @@ class CostTable:
         """
         return _at(self.body, rows, columns) + _at(self.head, rows, predictions)
 
+    def text(self) -> str:
+        """As JSON."""
+        return json.dumps(asdict(self), indent=2) + "\n"
+
     def save(self, path: Path) -> None:
         """Write as JSON."""
-        Path(path).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+        Path(path).write_text(self.text(), encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> CostTable:
@@ -108,11 +112,11 @@ def measure_costs(
         checkpoint, linears: noted in the table.
     """
     work, backbone.work = backbone.work, Work()
-    length = min(length, backbone.positions - 2 * width)
+    length = max(1, min(length, backbone.positions - 2 * width))
     body: dict[int, dict[int, float]] = {}
     head: dict[int, dict[int, float]] = {}
     with torch.inference_mode():
-        for rows in sorted(set(sizes)):
+        for rows in sorted({1, *sizes}):  # a batch ends with few rows, whatever it began with
             cache = CursorCache(backbone.layers, rows, length + 2 * width)
             calls: dict[int, Callable[[], torch.Tensor]] = {}
             for columns in range(1, 2 * width):

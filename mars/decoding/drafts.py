@@ -19,6 +19,10 @@ MEMORY = 0.995
 PRIOR_RATE, PRIOR_WEIGHT = 0.5, 4.0
 """What is believed of acceptance before anything was seen, and how many observations that is."""
 
+LEAST_GAIN = 0.03
+"""A draft must promise so much more than none: a step that drafts does some more besides the
+model's forward, which the table of costs leaves out."""
+
 THINK_STEPS = 8
 """Every so many steps the best length is worked out anew, and when the number of rows changes."""
 
@@ -44,7 +48,9 @@ class DraftLength:
     def choose(self, rows: int) -> int:
         """The length of the next draft for ``rows`` rows, in 1 … B."""
         if self._steps % THINK_STEPS == 0 or rows != self._rows:
-            self._best, self._rows = int(np.argmax(self.rates(rows))) + 1, rows
+            rates = self.rates(rows)
+            rates[0] *= 1 + LEAST_GAIN
+            self._best, self._rows = int(np.argmax(rates)) + 1, rows
         self._steps += 1
         return min(self._best + (self._steps % PROBE_STEPS == 0), self._width)
 

@@ -165,6 +165,8 @@ def check_request(request: Request, where: str, positions: int) -> None:
         raise DecodingError(
             f"{where}: max_new_tokens is {request.max_new_tokens}: it must be at least 1"
         )
+    if isinstance(request.stop, str):
+        raise DecodingError(f"{where}: stop is a text: give a tuple of texts, ({request.stop!r},)")
     if "" in request.stop:
         raise DecodingError(f"{where}: an empty stop sequence matches everywhere: leave it out")
     if request.tau is not None and not 0 < request.tau <= 1:

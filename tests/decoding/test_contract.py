@@ -195,6 +195,7 @@ BAD_REQUESTS = [
     (Request((2,) * POSITIONS, 4), rf"request 1: a prompt of {POSITIONS} tokens .* at most"),
     (Request((2,), 0), r"request 1: max_new_tokens is 0"),
     (Request((2,), 4, stop=("",)), r"request 1: an empty stop sequence"),
+    (Request((2,), 4, stop="abc"), r"request 1: stop is a text: give a tuple"),
     (Request((2,), 4, tau=0.0), r"request 1: tau is 0.0"),
     (Request((2,), 4, tau=1.5), r"request 1: tau is 1.5"),
 ]

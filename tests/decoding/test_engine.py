@@ -271,3 +271,20 @@ def test_prompts_go_in_in_the_order_in_which_they_came():
         ended = dict(engine.step())
         first += [n for n in range(6) if n not in first and (n in ended or engine.so_far(n))]
     assert first == list(range(6))
+
+
+def test_a_prefill_waits_for_company_where_slots_are_many():
+    """Of 16 slots two must be free, but the last request that waits does not wait for another."""
+    requests = [Request((2, 3), 5 + i % 16) for i in range(19)]
+    decoder = make(decoder="ar", end_ids=())
+    engine = Engine(decoder, 16, 30)
+    for request in requests:
+        engine.submit(request)
+    found, came, active = {}, [], 0
+    while engine.active or engine.waiting:
+        left = dict(engine.step())
+        came.append(engine.active + len(left) - active)
+        active = engine.active
+        found |= left
+    assert [count for count in came if count] == [16, 2, 1]
+    assert outline([found[i] for i in range(19)]) == outline(decoder.generate(requests))

@@ -61,7 +61,9 @@ def test_a_single_answer_is_shown_as_it_comes(capsys, flushed):
     answer = mars.generate(BASE, "hi", **OPTIONS)
     assert said.out == answer.text + "\n" == "".join(flushed) + "\n"
     assert len(flushed) > 2
-    assert said.err.startswith(f"{answer.tokens} tokens, {answer.forwards} forwards, ")
+    assert said.err.splitlines()[-1].startswith(
+        f"{answer.tokens} tokens, {answer.forwards} forwards, "
+    )
     assert f"{answer.tokens_per_forward:.2f} tokens per forward" in said.err
 
 
@@ -76,7 +78,9 @@ def test_several_answers_come_in_the_order_of_their_prompts(capsys):
     assert main(["generate", BASE, *prompts, *SETTINGS, "--slots", "2"]) == 0
     said = capsys.readouterr()
     assert said.out == "".join(f"{answer.text}\n\n" for answer in answers)
-    assert said.err.startswith(f"3 answers, {sum(a.tokens for a in answers)} tokens, ")
+    assert said.err.splitlines()[-1].startswith(
+        f"3 answers, {sum(a.tokens for a in answers)} tokens, "
+    )
 
 
 def test_json_is_an_object_a_line(capsys):

@@ -99,7 +99,7 @@ def test_statistics_touch_neither_training_nor_evaluation(changed):
 
 
 @pytest.mark.parametrize(
-    "path", ["mars/cli.py", "mars/config/sections.py", "mars/jobs.py", "mars/__init__.py"]
+    "path", ["mars/cli/commands.py", "mars/config/sections.py", "mars/jobs.py", "mars/__init__.py"]
 )
 def test_what_shapes_no_result_runs_nothing(changed, path):
     assert changed(path) == set()

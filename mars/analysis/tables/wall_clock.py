@@ -113,7 +113,9 @@ def wall_clock(study: Study, results: Path) -> Table:
             0,
             f"{made.variant} of {made.scale} at τ = {taus}, {made.prompts} prompts of "
             f"{made.benchmark}, at most {made.max_new_tokens} new tokens. Draft auto lets the "
-            "engine draft fewer tokens where a forward of more costs too much.",
+            "engine draft fewer tokens where a forward of more costs too much. This suite's AR "
+            "loop and the cursor cache give a finished row's place to the next prompt; the others "
+            "decode batch after batch, as they do in use.",
         )
     notes.append(
         f"The paper's columns ({paper.CREDIT}) are {at['model']}, {at['questions']} GSM8K "

@@ -29,7 +29,7 @@ from mars.evaluation.benchmarks import load_benchmarks, requests, run_benchmark
 from mars.evaluation.lm_eval_model import MarsLM
 from mars.evaluation.records import write_atomically
 from mars.evaluation.source import EvaluationError, choose_device, open_checkpoint
-from mars.evaluation.throughput.machine import versions
+from mars.evaluation.throughput.machine import versions, warn_if_busy
 from mars.evaluation.throughput.trace import (
     Clock,
     Served,
@@ -61,6 +61,8 @@ def measure_arrivals(study: Study, seed: int, checkpoint: Path | str, out: Path)
     grid = study.throughput
     if grid is None or grid.trace is None:
         raise EvaluationError(f"study {study.study!r} has no throughput.trace section; add one")
+    warn_if_busy()
+    torch.set_num_threads(grid.threads)
     device = choose_device()
     source = open_checkpoint(checkpoint, study.training.dtype, device)
     settings = Decoding(

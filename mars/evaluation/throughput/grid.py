@@ -119,7 +119,7 @@ def measure(
     made = manifest(
         grid, device, study.training.dtype, models, costs, ceilings, positions, sessions
     )
-    costs.save(out.with_suffix(".costs.json"))
+    write_atomically(out.with_suffix(".costs.json"), costs.text())
     write_atomically(out.with_suffix(".environment.json"), json.dumps(made, indent=2) + "\n")
     write_atomically(out, _as_csv(rows))
     partial.remove()

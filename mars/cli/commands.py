@@ -1,0 +1,192 @@
+"""What each command does: thin, one function a command, named after it.
+
+What a command needs is imported inside it, so that ``--help`` is instant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from mars import jobs
+from mars.config import Study, dump_study, json_schema, load_study, parse_study
+
+
+def _study(args: argparse.Namespace, threads: Callable[[Study], int] | None = None) -> Study:
+    """Read the study a command is about, check what it names, and set torch's threads."""
+    study = load_study(args.config)
+    if hasattr(args, "variant"):
+        study.check_run(args.seed, args.scale, args.variant, args.config)
+    if threads is not None:
+        count = threads(study)
+        for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+            os.environ[variable] = str(count)
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        import torch
+
+        torch.set_num_threads(count)
+    return study
+
+
+def check(args: argparse.Namespace) -> None:
+    study, name = load_study(args.config), args.name or args.config
+    from mars.data import check_rows
+    from mars.evaluation.check import check_bases, check_benchmarks
+    from mars.evaluation.records import write_atomically
+
+    bases = check_bases(study, name)
+    lines = [f"scales.{scale}.base: {source.checkpoint}" for scale, source in bases.items()]
+    lines += check_rows(study, {s: source.tokenizer for s, source in bases.items()}, name)
+    lines += check_benchmarks(study, bases, name)
+    write_atomically(args.out, "\n".join([*lines, *filter(None, [args.stamp])]) + "\n")
+
+
+def data(args: argparse.Namespace) -> None:
+    study = load_study(args.config)
+    seed = study.seeds[0] if args.seed is None else args.seed
+    scale = args.scale or next(iter(study.scales))
+    study.check_run(seed, scale, "base", args.config)
+    drafts = [made.block_size for made in study.variants.values() if made.objective == "mars"]
+    from mars.data.preview import preview
+    from mars.data.terminal import page
+    from mars.models import load_tokenizer
+
+    told, wrong = preview(
+        study.data,
+        load_tokenizer(study.scales[scale].base),
+        [args.stage] if args.stage else [1, 2],
+        seed,
+        show=args.show,
+        block_size=args.block_size or next(iter(drafts), 4),
+        processes=args.processes,
+    )
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    sys.stdout.write(json.dumps(told) + "\n" if args.json else page(told, colour))
+    sys.stdout.flush()
+    if wrong:
+        raise wrong
+
+
+def train(args: argparse.Namespace) -> None:
+    study = _study(args, lambda study: study.training.threads)
+    from mars.training.run import train_variant
+
+    train_variant(study, args.seed, args.scale, args.variant, args.parent, args.out)
+
+
+def pretrain(args: argparse.Namespace) -> None:
+    from mars.training.pretrain import pretrain
+
+    pretrain(args.name, args.out)
+
+
+def evaluate(args: argparse.Namespace) -> None:
+    study = _study(args, lambda study: study.evaluation.threads)
+    from mars.evaluation.run import evaluate_variant
+
+    evaluate_variant(study, args.seed, args.scale, args.variant, args.checkpoint, args.out)
+
+
+def generate(args: argparse.Namespace) -> None:
+    from mars.decoding.generate.options import Options
+    from mars.decoding.generate.terminal import answer, read_prompts
+
+    given = {name: vars(args).get(name) for name in Options.__annotations__}
+    status = answer(
+        args.checkpoint,
+        read_prompts(args.prompt, args.prompts, sys.stdin),
+        as_it_comes=not args.no_stream,
+        as_json=args.json,
+        **{name: value for name, value in given.items() if value is not None},
+    )
+    if status:
+        raise SystemExit(status)
+
+
+def throughput(args: argparse.Namespace) -> None:
+    study = _study(args, lambda study: study.throughput.threads if study.throughput else 1)
+    from mars.evaluation.throughput import measure
+
+    measure(study, args.seed, args.checkpoint, args.ar_checkpoint, args.out)
+
+
+def arrivals(args: argparse.Namespace) -> None:
+    study = _study(args, lambda study: study.throughput.threads if study.throughput else 1)
+    from mars.evaluation.throughput.arrivals import measure_arrivals
+
+    measure_arrivals(study, args.seed, args.checkpoint, args.out)
+
+
+def training_cost(args: argparse.Namespace) -> None:
+    study = _study(args, lambda study: study.training_cost.threads if study.training_cost else 1)
+    from mars.training.cost_study import measure_training_cost
+
+    measure_training_cost(study, args.seed, args.checkpoint, args.out)
+
+
+def table(args: argparse.Namespace) -> None:
+    from mars.analysis.tables import write_table
+
+    write_table(args.name, _study(args), args.results, args.out)
+
+
+def figure(args: argparse.Namespace) -> None:
+    from mars.analysis.figures import draw
+
+    draw(args.name, _study(args), args.results, args.out)
+
+
+def report(args: argparse.Namespace) -> None:
+    from mars.analysis.report import write_report
+
+    write_report(_study(args), args.results, args.figures, args.out)
+
+
+def chance(args: argparse.Namespace) -> None:
+    from mars.evaluation.chance import write_chance
+
+    write_chance(load_study(args.config), args.out)
+
+
+def environment(args: argparse.Namespace) -> None:
+    from mars.analysis.environment import write_environment
+
+    write_environment(args.out)
+
+
+def config(args: argparse.Namespace) -> None:
+    if args.schema:
+        text = json_schema()
+    elif args.file == "-":
+        import yaml
+
+        text = dump_study(parse_study(yaml.safe_load(sys.stdin), "standard input"))
+    else:
+        text = dump_study(load_study(args.file or "config/embedded.yaml"))
+    if args.out is None:
+        sys.stdout.write(text)
+    else:
+        from mars.evaluation.records import write_atomically
+
+        write_atomically(args.out, text)
+
+
+def unlock(args: argparse.Namespace) -> None:
+    if said := jobs.clear_stale_lock(Path.cwd()):
+        print(f"mars: {said}")
+
+
+def lm_eval(words: list[str]) -> None:
+    """Hand the words to lm-eval as they are, with our model class and our tasks registered."""
+    from lm_eval.__main__ import cli_evaluate
+
+    import mars.evaluation.lm_eval_model  # (registers the model `mars`)
+
+    if words and not {"-h", "--help", "--include_path"} & set(words):
+        words = [*words, "--include_path", str(Path(mars.evaluation.__path__[0]) / "tasks")]
+    sys.argv = ["mars lm-eval", *words]
+    cli_evaluate()
