@@ -149,8 +149,8 @@ def _notes(study: Study) -> list[str]:
             "weights, gradients, AdamW's state and activations.",
             f"‘{RELEASED}’ is the same objective laid out as in the released code: both streams "
             "whole, a row for each conversation, a dense mask, logits of every column. Its rows "
-            "are padded to the longest and AR SFT's are packed here, so its ratios hold that padding "
-            "too; training_cost.csv has the columns that each forwards.",
+            "are padded to the longest and AR SFT's are packed here, so its ratios hold that "
+            "padding too; training_cost.csv has the columns that each forwards.",
         ]
     return [
         *first,
