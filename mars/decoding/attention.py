@@ -27,6 +27,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 NAME = "mars_rows"
 
+FEW_QUERIES = 8
+
 
 @dataclass(frozen=True)
 class Window:
@@ -92,8 +94,8 @@ def rows_attention(
     if window.causal:
         key, value = (states.repeat_interleave(heads // kept, 1) for states in (key, value))
         out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling)
-    elif width == 1 and attention_mask is not None and query.device.type == "cpu":
-        out = _one_query(query, key, value, attention_mask, scaling)
+    elif width <= FEW_QUERIES and attention_mask is not None and query.device.type == "cpu":
+        out = _few_queries(query, key, value, attention_mask, scaling)
     else:
         grouped = query.reshape(rows, kept, -1, size)
         out = scaled_dot_product_attention(grouped, key, value, attention_mask, scale=scaling)
@@ -103,16 +105,18 @@ def rows_attention(
     return out, None
 
 
-def _one_query(
+def _few_queries(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float | None
 ) -> Tensor:
-    """One query a row: on a CPU two batched products beat SDPA with a mask (by 4 to 10 % of a
-    forward of a tiny model); without one they do not.
+    """Few queries a row, with a mask: on a CPU two batched products beat SDPA.
+
+    Measured for 8 rows, 5 heads and 105 keys: on one thread 127 µs against 152 for 5 queries,
+    on two 108 against 199; with longer keys they are equal.
     """
     rows, kept, used, size = key.shape
     scale = size**-0.5 if scaling is None else scaling
-    key, value = (states.view(rows * kept, used, size) for states in (key, value))
-    scores = torch.bmm((query * scale).view(rows * kept, -1, size), key.transpose(1, 2))
+    key, value = (states.reshape(rows * kept, used, size) for states in (key, value))
+    scores = torch.bmm((query * scale).reshape(rows * kept, -1, size), key.transpose(1, 2))
     scores = scores.view(rows, kept, -1, used).add_(mask).view(rows * kept, -1, used)
     return torch.bmm(scores.softmax(-1), value)
 
