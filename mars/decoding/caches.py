@@ -68,9 +68,7 @@ class CursorLayer(CacheLayerMixin):
         cache = self._cache
         places = cache.places(heads)
         buffer.view(-1, size).index_copy_(0, places, states.reshape(-1, size))
-        # buffer[first : first + rows, :, :used], in one call instead of three
-        shape, strides = (cache.rows, heads, cache.used, size), buffer.stride()
-        return buffer.as_strided(shape, strides, cache.first * strides[0])
+        return buffer[cache.first : cache.first + cache.rows, :, : cache.used]
 
     def move(self, source: LongTensor, target: LongTensor) -> None:
         """Copy some slots onto others."""
