@@ -26,8 +26,8 @@ MOST_PADDED = 2
 
 SLOTS_PER_PREFILL = 8
 """A prefill waits until one slot of so many is free: a forward of few prompts costs nearly what
-one of several does. (By the cost of an idle slot and of a forward on a CPU; up to 15 slots it is
-one prompt at a time, and nothing ever waits.)"""
+one of several does. A rule of thumb, from what an idle slot and a forward cost on a CPU; up to 15
+slots it is one prompt at a time, and nothing ever waits."""
 
 
 class Engine:
