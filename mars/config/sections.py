@@ -32,8 +32,16 @@ class Section(BaseModel):
 class Scale(Section):
     """A base checkpoint and the scale of the paper that it stands for."""
 
-    base: str = Field(description="embedded:<name>, or a checkpoint folder")
+    base: str = Field(
+        description="embedded:<name>, a checkpoint folder, or a hub model, owner/name"
+    )
+    revision: str | None = Field(None, description="of a hub model: commit, branch or tag")
     paper: str | None = Field(None, description="the paper's scale it is shown beside, e.g. 0.5B")
+    released: dict[Name, str] = Field(
+        default_factory=dict,
+        description="variant → a checkpoint its authors released (hub model or folder), read "
+        "instead of trained where checkpoints is 'released'",
+    )
 
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -215,6 +223,14 @@ class Evaluation(Section):
     max_new_tokens: Annotated[int, Field(ge=1)] | Literal["task"] = Field(
         "task", description="task: the task's own budget"
     )
+    fewshot_as_multiturn: bool = Field(
+        False, description="shots as turns of their own; false, as in the paper: in one user turn"
+    )
+    model_written_code: Literal["sandbox", "unprotected"] = Field(
+        "sandbox",
+        description="sandbox: refuse to run a model's code where nothing isolates it; unprotected: "
+        "run it there all the same",
+    )
     thresholds: list[Tau] = Field([1.0, 0.95], description="for MARS variants, every benchmark")
     sweep: Literal["none", "panels", "full"] = Field(
         "panels", description="where sweep_thresholds run: the frontier's panels, or everywhere"
@@ -223,4 +239,7 @@ class Evaluation(Section):
     panels: list[str] = Field(description="the benchmarks of the frontier figure")
     acceptance: Acceptance | None = None
     jacobi: Jacobi | None = None
-    threads: int = Field(1, ge=1)
+    processes: int = Field(
+        1, ge=1, description="of one variant's evaluation, each on a GPU of its own"
+    )
+    threads: int = Field(1, ge=1, description="CPU threads of one process")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -33,6 +33,17 @@ class Study(Section):
 
     study: Name
     seeds: list[Annotated[int, Field(ge=0)]] = [0]
+    data_root: str | None = Field(
+        None,
+        description="folder in which models, datasets and graders' files are found instead of on "
+        "the hub (`mars fetch` fills it)",
+    )
+    plugins: list[str] = Field(
+        default_factory=list, description="Python files with objectives or decoders of your own"
+    )
+    checkpoints: Literal["trained", "released"] = Field(
+        "trained", description="released: evaluate the released checkpoints, and train nothing"
+    )
     scales: dict[Name, Scale]
     data: Data = Data()
     training: Training = Training()
