@@ -1,30 +1,37 @@
 """What a job owes to the workflow that started it, and what the workflow may ask of the machine.
 
 A job ends when its workflow does, however that ended; a lock that a dead workflow left behind is
-cleared, and only that; and no more jobs run at once than the machine has cores and memory for.
+cleared, and only that; no more jobs run at once than the machine has cores and memory for; and no
+two of them share a GPU.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import os
 import signal
+import sys
+import tempfile
 import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
 
 PARENT_VARIABLE = "MARS_WORKFLOW_PID"
+SAVING_SECONDS = 60.0  # what a job that saves on SIGTERM is given when its workflow is gone
 
 
 def end_with_workflow(poll_seconds: float = 1.0) -> None:
     """Watch the workflow that started this process, if one did, and end when it is gone.
 
     The workflow names itself in ``MARS_WORKFLOW_PID``; a command typed by hand has no such
-    variable and is left alone. Everything is written under a temporary name and renamed, so an
-    end at any moment leaves only whole files.
+    variable and is left alone. A process that handles SIGTERM, as training does to save, is sent it
+    first. Everything is written under a temporary name and renamed, so an end at any moment leaves
+    only whole files.
     """
     named = os.environ.get(PARENT_VARIABLE)
     if not named:
@@ -38,6 +45,9 @@ def end_with_workflow(poll_seconds: float = 1.0) -> None:
     def watch() -> None:
         while _alive(workflow):
             time.sleep(poll_seconds)
+        if signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, signal.SIG_IGN, None):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(SAVING_SECONDS)
         _end_process_tree()
 
     threading.Thread(target=watch, name="end-with-workflow", daemon=True).start()
@@ -133,10 +143,92 @@ def usable_memory_mb() -> int:
 
 def gpu_count() -> int:
     """NVIDIA GPUs this process may use, without importing torch."""
+    return len(visible_gpus())
+
+
+def visible_gpus() -> list[str]:
+    """Names of the GPUs this process may use, as CUDA_VISIBLE_DEVICES has them."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([part for part in visible.split(",") if part.strip() not in ("", "-1")])
-    return len([path for path in Path("/dev").glob("nvidia[0-9]*") if path.name[6:].isdigit()])
+    if visible is None:
+        found = [p.name[6:] for p in Path("/dev").glob("nvidia[0-9]*") if p.name[6:].isdigit()]
+        return [str(i) for i in range(len(found))]
+    return [part.strip() for part in visible.split(",") if part.strip() not in ("", "-1")]
+
+
+class GpuError(RuntimeError):
+    """A job asks for more GPUs than there are; the message is one line for the user."""
+
+
+def claim_gpus(
+    count: int,
+    devices: Sequence[str] | None = None,
+    folder: Path | None = None,
+    say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
+) -> list[str]:
+    """Make so many GPUs this process's own, waiting for them, and show CUDA no others.
+
+    A GPU is a locked file in a folder of this machine, and the lock ends with the process, killed
+    or not; what it starts by `exec` or `fork` shares it. Only one process at a time gathers GPUs
+    (the others wait at a gate, in turn), so two that want several never wait for each other.
+    Nothing is claimed where there is no GPU, where a scheduler has handed out devices already
+    (SLURM), in what a process that has claimed some starts, and in what `accelerate` started.
+
+    Args:
+        count: GPUs wanted, at least 1.
+        devices: those to choose from; by default all this process may use.
+        folder: where the locks are; by default one of the user's in the machine's temporary folder.
+        say: called with a line for the user when the claim has to wait.
+
+    Returns:
+        The GPUs claimed, also set as ``CUDA_VISIBLE_DEVICES``; nothing where none was claimed.
+
+    Raises:
+        GpuError: there are fewer GPUs than asked for.
+    """
+    devices = visible_gpus() if devices is None else list(devices)
+    if not devices or _HANDED_OUT & os.environ.keys():
+        return []
+    if count > len(devices):
+        raise GpuError(
+            f"{count} GPUs are asked for and this machine has {len(devices)} "
+            f"({', '.join(devices)}): set training.processes and evaluation.processes to no more, "
+            "or run on a larger machine"
+        )
+    folder = folder or Path(tempfile.gettempdir()) / f"mars-gpus-{os.getuid()}"
+    folder.mkdir(parents=True, exist_ok=True)
+    claimed: list[str] = []
+    told = False
+    with (folder / "gate.lock").open("w") as gate:
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        while len(claimed) < count:
+            for device in devices:
+                free = device not in claimed and len(claimed) < count
+                if free and _lock(folder / f"{device.replace('/', '_')}.lock"):
+                    claimed.append(device)
+            if len(claimed) < count:
+                if not told:
+                    say(f"mars: waiting for {count} of {len(devices)} GPUs to be free")
+                told = True
+                time.sleep(0.2)
+    claimed.sort(key=devices.index)
+    os.environ["CUDA_VISIBLE_DEVICES"] = os.environ[_CLAIMED] = ",".join(claimed)
+    return claimed
+
+
+_CLAIMED = "MARS_CLAIMED_GPUS"
+_HANDED_OUT = {"SLURM_JOB_ID", "LOCAL_RANK", _CLAIMED}
+
+
+def _lock(path: Path) -> bool:
+    """Lock a file for as long as this process, or what it becomes by `exec`, lives."""
+    held = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(held)
+        return False
+    os.set_inheritable(held, True)
+    return True
 
 
 def _cgroup_files(name: str) -> list[str]:

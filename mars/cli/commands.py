@@ -10,14 +10,19 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 
 from mars import jobs
 from mars.config import Study, dump_study, json_schema, load_study, parse_study
 
 
-def _study(args: argparse.Namespace, threads: Callable[[Study], int] | None = None) -> Study:
-    """Read the study a command is about, check what it names, and set torch's threads."""
+def _study(
+    args: argparse.Namespace,
+    threads: Callable[[Study], int] | None = None,
+    gpus: Callable[[Study], int] = lambda study: 1,
+) -> Study:
+    """Read the study a command is about, check what it names, set torch's threads, claim GPUs."""
     study = load_study(args.config)
     if hasattr(args, "variant"):
         study.check_run(args.seed, args.scale, args.variant, args.config)
@@ -26,6 +31,7 @@ def _study(args: argparse.Namespace, threads: Callable[[Study], int] | None = No
         for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
             os.environ[variable] = str(count)
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        jobs.claim_gpus(gpus(study))
         import torch
 
         torch.set_num_threads(count)
@@ -85,7 +91,8 @@ def pretrain(args: argparse.Namespace) -> None:
 
 
 def evaluate(args: argparse.Namespace) -> None:
-    study = _study(args, lambda study: study.evaluation.threads)
+    made = attrgetter("evaluation.threads"), attrgetter("evaluation.processes")
+    study = _study(args, *made)
     from mars.evaluation.run import evaluate_variant
 
     evaluate_variant(study, args.seed, args.scale, args.variant, args.checkpoint, args.out)
@@ -173,6 +180,14 @@ def config(args: argparse.Namespace) -> None:
         from mars.evaluation.records import write_atomically
 
         write_atomically(args.out, text)
+
+
+def gpus(args: argparse.Namespace) -> None:
+    jobs.claim_gpus(args.count)
+    try:
+        os.execvp(args.command[0], args.command)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{args.command[0]}: no such command; check its name") from None
 
 
 def unlock(args: argparse.Namespace) -> None:

@@ -129,6 +129,10 @@ def build_parser() -> argparse.ArgumentParser:
     config.parser.add_argument("--schema", action="store_true", help="print the JSON schema")
     config.parser.add_argument("--out", type=Path, help="write to this file instead of printing")
 
+    gpus = command("gpus", commands.gpus, "run another command on GPUs that no other job uses")
+    gpus.parser.add_argument("count", type=int, help="GPUs that it is shown; it waits for them")
+    gpus.parser.add_argument("command", nargs=argparse.REMAINDER, help="the command and its words")
+
     command(
         "unlock", commands.unlock, "clear the lock of a Snakemake that was killed, if it is dead"
     )
