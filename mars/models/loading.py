@@ -1,0 +1,112 @@
+"""Loading a checkpoint: its model and its tokenizer, without any code of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+from transformers import PreTrainedTokenizerBase as Tokenizer
+
+from mars.models.devices import choose_dtype, spreads
+from mars.models.files import CheckpointError, read_json
+from mars.models.hub import resolve_checkpoint
+from mars.models.mask_token import highest_id
+from mars.models.plain import plain_config
+
+_MAKE_AGAIN = "make it again"
+
+
+def load_model(
+    ref: str | Path,
+    dtype: str | torch.dtype = "float32",
+    device: str | torch.device = "cpu",
+) -> PreTrainedModel:
+    """The causal language model of a checkpoint: evaluation mode, SDPA attention.
+
+    Args:
+        ref: see ``resolve_checkpoint``.
+        dtype: of the weights; "auto": see ``choose_dtype``.
+        device: where it goes; on "cuda" a model larger than the GPU is spread over those there are.
+
+    Raises:
+        CheckpointError: one line: the folder and what is wrong with it.
+    """
+    folder = resolve_checkpoint(ref)
+    dtype = _dtype(choose_dtype(dtype, str(device)) if isinstance(dtype, str) else dtype)
+    config = plain_config(folder)
+    options: dict[str, Any] = {} if config is None else {"config": config}
+    if spread := spreads(folder, dtype, str(device)):
+        options["device_map"] = "auto"
+    try:
+        model, info = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=dtype,
+            attn_implementation="sdpa",
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            **options,
+        )
+    except (OSError, ValueError, KeyError, RuntimeError, TypeError) as error:
+        line = " ".join(str(error).split())[:300]
+        raise CheckpointError(f"{folder}: transformers cannot load it: {line}") from None
+    if missing := sorted(info["missing_keys"]):  # transformers would leave these at random values
+        raise CheckpointError(
+            f"{folder}: its weights lack {', '.join(missing)[:200]}: they are of another "
+            f"architecture than config.json says, or not whole; {_MAKE_AGAIN}"
+        )
+    loaded: PreTrainedModel = (model if spread else model.to(device)).eval()
+    return loaded
+
+
+def _dtype(dtype: str | torch.dtype) -> torch.dtype:
+    return getattr(torch, dtype) if isinstance(dtype, str) else dtype
+
+
+def load_tokenizer(ref: str | Path) -> Tokenizer:
+    """The tokenizer of a checkpoint, with a chat template and no id beyond the embedding."""
+    folder = resolve_checkpoint(ref)
+    config = plain_config(folder)
+    options: dict[str, Any] = {} if config is None else {"config": config}
+    try:
+        kind = _tokenizer_class(folder)
+        tokenizer: Tokenizer = kind.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False, **options
+        )
+    except (OSError, ValueError, KeyError) as error:
+        line = " ".join(str(error).split())[:300]
+        raise CheckpointError(f"{folder}: its tokenizer cannot be loaded: {line}") from None
+    tokenizer.init_kwargs.pop("auto_map", None)
+    if not tokenizer.chat_template:
+        raise CheckpointError(
+            f"{folder}: tokenizer_config.json has no chat template; use an instruct checkpoint "
+            "or add chat_template.jinja"
+        )
+    rows = read_json(folder / "config.json", _MAKE_AGAIN).get("vocab_size")
+    used = highest_id(tokenizer) + 1
+    if isinstance(rows, int) and used > rows:
+        raise CheckpointError(
+            f"{folder}: the tokenizer has {used} ids and the embedding {rows} rows; "
+            "they belong to different checkpoints"
+        )
+    return tokenizer
+
+
+def _tokenizer_class(folder: Path) -> Any:
+    """Which class reads the tokenizer.
+
+    For some architectures (qwen2 among them) AutoTokenizer of transformers 5 ignores that a
+    folder names the generic class, and rebuilds ``tokenizer.json`` in its own way.
+    """
+    config = folder / "tokenizer_config.json"
+    named = read_json(config, _MAKE_AGAIN).get("tokenizer_class") if config.exists() else None
+    generic = named in ("TokenizersBackend", "PreTrainedTokenizerFast")
+    whole = (folder / "tokenizer.json").is_file()
+    return PreTrainedTokenizerFast if generic and whole else AutoTokenizer
