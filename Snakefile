@@ -10,6 +10,7 @@ if not workflow.configfiles:
 
 
 include: "workflow/rules/common.smk"
+include: "workflow/rules/resources.smk"
 include: "workflow/rules/inputs.smk"
 include: "workflow/rules/training.smk"
 include: "workflow/rules/evaluation.smk"
@@ -17,6 +18,7 @@ include: "workflow/rules/throughput.smk"
 include: "workflow/rules/arrivals.smk"
 include: "workflow/rules/training_cost.smk"
 include: "workflow/rules/analysis.smk"
+include: "workflow/rules/compare.smk"
 
 
 onstart:

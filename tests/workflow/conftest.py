@@ -27,10 +27,11 @@ if command in ("config", "unlock"):
 jobs.end_with_workflow(poll_seconds=0.1)
 given = dict(zip(words, words[1:]))
 out = Path(given["--out"])
+FORMS = ("", ".ours", ".paper", ".difference")
 made = {
     "train": ["model/model.safetensors", "training.csv", "training.json"],
     "evaluate": ["evaluation.csv"],
-    "table": [f"{words[0]}.csv", f"{words[0]}.md"],
+    "table": [f"{words[0]}{form}.{kind}" for form in FORMS for kind in ("csv", "md", "tex")],
 }
 if os.environ.get("STAND_IN_SLEEPS") == command:
     Path(f"{command}.started").write_text(str(os.getpid()))
@@ -86,9 +87,9 @@ class Checkout:
         assert done.returncode == 0, done.stdout + done.stderr
         listed = []
         for line in (done.stdout + done.stderr).splitlines():
-            if rule := re.match(r"(?:local)?rule (\w+):$", line):
+            if rule := re.match(r" *(?:local)?rule (\w+):$", line):
                 listed.append(rule[1])
-            elif output := re.match(r"    output: ([^,]+)", line):
+            elif output := re.match(r" +output: ([^,]+)", line):
                 listed[-1] += f" {output[1]}"
         assert len(set(listed)) == len(listed)
         return set(listed) - {"all"}

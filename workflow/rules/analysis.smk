@@ -1,4 +1,5 @@
 # Tables, figures and the report: one rule for each figure, whose script is one of its inputs.
+# They are small, so on a cluster all of them are one submission (their group).
 
 
 rule environment:
@@ -15,30 +16,60 @@ rule environment:
         f"{RESULTS}/logs/environment.log",
     benchmark:
         f"{RESULTS}/benchmarks/environment.tsv"
+    group:
+        "presentation"
     conda:
         "../envs/mars.yaml"
     resources:
-        slots=1,
+        **SMALL,
     shell:
         "exec python -m mars environment --out {output:q} &> {log:q}"
+
+
+rule tidy:
+    """Every record in two Parquet files, which tables, figures and notebooks read."""
+    input:
+        every_run("evaluation.csv"),
+        sources(ROOT, "mars/analysis/tidy.py"),
+    output:
+        records=f"{RESULTS}/records.parquet",
+        generations=f"{RESULTS}/generations.parquet",
+    log:
+        f"{RESULTS}/logs/tidy.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/tidy.tsv"
+    group:
+        "presentation"
+    conda:
+        "../envs/mars.yaml"
+    resources:
+        **SMALL,
+    params:
+        config=CONFIG,
+        results=lambda wildcards: RESULTS,
+        out=subpath(output.records, parent=True),
+    shell:
+        "exec python -m mars tidy --config {params.config:q} --results {params.results:q}"
+        " --out {params.out:q} &> {log:q}"
 
 
 rule table:
     input:
         table_inputs,
     output:
-        csv=f"{RESULTS}/tables/{{table}}.csv",
-        markdown=f"{RESULTS}/tables/{{table}}.md",
+        **{kind: f"{RESULTS}/tables/{{table}}.{end}" for kind, end in TABLE_KINDS.items()},
     log:
         f"{RESULTS}/logs/table/{{table}}.log",
     benchmark:
         f"{RESULTS}/benchmarks/table/{{table}}.tsv"
     wildcard_constraints:
-        table="|".join(TABLES),
+        table="|".join(name for name in TABLES if name not in COMPARED),
+    group:
+        "presentation"
     conda:
         "../envs/mars.yaml"
     resources:
-        slots=1,
+        **SMALL,
     params:
         config=CONFIG,
         settings=presentation(),
@@ -47,6 +78,18 @@ rule table:
     shell:
         "exec python -m mars table {wildcards.table} --config {params.config:q}"
         " --results {params.results:q} --out {params.out:q} &> {log:q}"
+
+
+use rule table as compared_table with:
+    output:
+        **{kind: f"{RESULTS}/tables/{{table}}.{end}" for kind, end in TABLE_KINDS.items()},
+        forms=expand(
+            f"{RESULTS}/tables/{{{{table}}}}.{{form}}.{{end}}",
+            form=FORMS,
+            end=TABLE_KINDS.values(),
+        ),
+    wildcard_constraints:
+        table="|".join(COMPARED),
 
 
 for name in DRAWN:
@@ -70,10 +113,12 @@ for name in DRAWN:
             f"{RESULTS}/logs/figure/{name}.log",
         benchmark:
             f"{RESULTS}/benchmarks/figure/{name}.tsv"
+        group:
+            "presentation"
         conda:
             "../envs/mars.yaml"
         resources:
-            slots=1,
+            **SMALL,
         params:
             config=CONFIG,
             settings=presentation(),
@@ -88,7 +133,7 @@ for name in DRAWN:
 rule report:
     """Everything on one page that needs no other file."""
     input:
-        expand(f"{RESULTS}/tables/{{table}}.{{kind}}", table=TABLES, kind=["csv", "md"]),
+        expand(f"{RESULTS}/tables/{{table}}.{{end}}", table=TABLES, end=TABLE_KINDS.values()),
         expand(f"{FIGURES}/{{figure}}.{{kind}}", figure=DRAWN, kind=["png", "pdf"]),
         f"{RESULTS}/environment.json",
         throughput_files("environment.json"),
@@ -101,10 +146,12 @@ rule report:
         f"{RESULTS}/logs/report.log",
     benchmark:
         f"{RESULTS}/benchmarks/report.tsv"
+    group:
+        "presentation"
     conda:
         "../envs/mars.yaml"
     resources:
-        slots=1,
+        **SMALL,
     params:
         config=CONFIG,
         settings=presentation(),

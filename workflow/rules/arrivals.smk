@@ -18,9 +18,7 @@ rule arrivals:
         "../envs/mars.yaml"
     threads: study.throughput.threads if study.throughput else 1
     resources:
-        slots=SLOTS,
-        mem_mb=JOB_MB,
-        gpu=GPU,
+        **NEEDS["arrivals"],
     params:
         config=CONFIG,
         settings=arrivals_settings,

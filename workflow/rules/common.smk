@@ -18,9 +18,17 @@ if Path.cwd() != ROOT:
     sys.exit(f"{Path.cwd()} is not the repository root: call snakemake from {ROOT}")
 
 from mars import jobs
-from mars.analysis.parts import applies
-from mars.config import ConfigError, dump_study, parse_study
+from mars.analysis.parts import COMPARED, FORMS, applies
+from mars.config import (
+    ConfigError,
+    compared_runs,
+    dump_study,
+    load_comparison,
+    parse_study,
+    with_variant,
+)
 from mars.evaluation.records import RecordError, write_atomically
+from mars.plugins import PluginError, find_plugins, resolve_plugins
 from sources import data_files, registry, sources
 
 
@@ -35,11 +43,21 @@ def typed(value):
 
 update_config(config, typed(workflow.config_settings.config))
 
+# A variant of your own: `study` is what it was, `joined` has the variant too.
+VARIANT_FILE = config.pop("variant", None)
 STUDY_FILE = " + ".join(os.path.relpath(path) for path in workflow.configfiles)
 try:
-    study = parse_study(config, STUDY_FILE)
-except ConfigError as error:
-    sys.exit(str(error))
+    places = [Path(path).parent for path in workflow.configfiles]
+    study = resolve_plugins(parse_study(config, STUDY_FILE), places, STUDY_FILE)
+    plugins = find_plugins(study, STUDY_FILE)
+    joined, compared = study, None
+    if VARIANT_FILE is not None:
+        compared = load_comparison(VARIANT_FILE)
+        joined = with_variant(study, compared, VARIANT_FILE)
+        joined = resolve_plugins(joined, [Path(VARIANT_FILE).parent], VARIANT_FILE)
+        plugins = find_plugins(joined, VARIANT_FILE)
+except (ConfigError, PluginError) as error:
+    sys.exit(getattr(error, "own_traceback", "") + str(error))
 validate(config, "../schemas/config.schema.json", set_default=False)
 
 RESULTS = f"results/{study.study}"
@@ -47,11 +65,15 @@ CONFIG = f"{RESULTS}/config.yaml"
 FIGURES = f"figures/{study.study}"
 REPORTS = f"reports/{study.study}"
 RUN = "seed{seed}/{scale}/{variant}"
-TRAINED = [name for name, variant in study.variants.items() if variant.objective]
+TRAINED = [name for name in joined.variants if joined.is_trained(name)]
+COMPARE = f"{RESULTS}/compare-{compared.name}" if compared else None
 
 # What the registries name, and the source file of each.
 OBJECTIVE_FILES = registry(ROOT, "mars/training/objectives/__init__.py", "REGISTRY")
 DECODER_FILES = registry(ROOT, "mars/decoding/__init__.py", "DECODERS")
+for plugin in plugins:
+    OBJECTIVE_FILES |= dict.fromkeys(plugin.names["objective"], str(plugin.path))
+    DECODER_FILES |= dict.fromkeys(plugin.names["decoder"], str(plugin.path))
 TABLE_FILES = registry(ROOT, "mars/analysis/tables/__init__.py", "TABLES")
 FIGURE_FILES = registry(ROOT, "mars/analysis/figures/__init__.py", "FIGURES")
 
@@ -65,7 +87,7 @@ shell.prefix(
 wildcard_constraints:
     seed=r"\d+",
     scale="|".join(map(re.escape, study.scales)),
-    variant="|".join(map(re.escape, study.variants)),
+    variant="|".join(map(re.escape, joined.variants)),
 
 
 # Jobs in flight: no more than the machine has cores and memory for, whatever --cores says. Every
@@ -80,7 +102,9 @@ if "slots" in limits:
     SLOTS = limits["slots"].value
 elif limits["_nodes"].value is None:
     workflow.register_resource("slots", SLOTS)
-if GPU and "gpu" not in limits:
+if "gpu" in limits:  # of a cluster, whatever the machine has that submits to it
+    GPU = min(1, limits["gpu"].value)
+elif GPU:
     workflow.register_resource("gpu", jobs.gpu_count())
 
 
@@ -109,11 +133,6 @@ def check_study():
             if made.base.startswith("embedded:"):
                 remedy = f"make it with `mars pretrain {made.base.removeprefix('embedded:')}`"
             fail(f"scales.{scale}.base", f"no checkpoint at {made.base!r}; {remedy}")
-    for name in TRAINED:
-        objective = study.variants[name].objective
-        if objective not in OBJECTIVE_FILES:
-            problem = f"unknown {objective!r}; choose from {', '.join(OBJECTIVE_FILES)}"
-            fail(f"variants.{name}.objective", problem)
     if study.data.path and not study.data.files:
         fail(
             "data.source",
@@ -130,16 +149,16 @@ def run_folder(seed, scale, variant):
 
 
 def checkpoint(seed, scale, variant):
-    """Where a variant's checkpoint lies; the base's is the scale's own."""
+    """Where a variant's checkpoint lies; of one that is not trained here, as it was given."""
     if variant not in TRAINED:
-        return study.scales[scale].base
+        return joined.given_checkpoint(scale, variant)
     return f"{run_folder(seed, scale, variant)}/model"
 
 
 def checkpoint_inputs(seed, scale, variant):
     """The checkpoint of a variant as inputs of a rule."""
     if variant not in TRAINED:
-        return checkpoint_files(study.scales[scale].base)
+        return checkpoint_files(checkpoint(seed, scale, variant))
     return [checkpoint(seed, scale, variant)]
 
 
@@ -171,22 +190,27 @@ def training_cost_files(ending="csv"):
     return [f"{RESULTS}/seed{seed}/training_cost.{ending}" for seed in seeds]
 
 
+def config_file(wildcards):
+    """The configuration that a job of one variant reads: a variant of your own has another."""
+    return CONFIG if wildcards.variant in study.variants else f"{COMPARE}.config.yaml"
+
+
 def write_config():
     """Write the configuration as it is run, every default in it, for the jobs to read.
 
     Called as the workflow starts. This is no rule, since what depends on its output is run again
     with every change, or, where that is declared ancient, not even for reasons of its own.
     """
-    text = dump_study(study)
-    path = Path(CONFIG)
+    written = {CONFIG: study} | ({f"{COMPARE}.config.yaml": joined} if compared else {})
     try:
-        if not path.is_file() or path.read_text(encoding="utf-8") != text:
-            write_atomically(path, text)
+        for path, text in ((Path(path), dump_study(made)) for path, made in written.items()):
+            if not path.is_file() or path.read_text(encoding="utf-8") != text:
+                write_atomically(path, text)
     except (RecordError, OSError) as error:
         sys.exit(str(error))
 
 
-CHECKED = f"{RESULTS}/checked.txt"
+CHECKED = f"{COMPARE}.checked.txt" if compared else f"{RESULTS}/checked.txt"
 
 
 def check_inputs():
@@ -197,18 +221,20 @@ def check_inputs():
     """
     looked_at = [
         *(path for made in study.scales.values() for path in checkpoint_files(made.base)),
-        *sources(ROOT, "mars/evaluation/check.py", "mars/data/sources.py"),
+        *sources(ROOT, "mars/evaluation/check.py", "mars/data/sources.py", "mars/plugins/probe.py"),
         *data_files(ROOT, "mars/evaluation/tasks"),
         *study.data.files,
+        *(str(plugin.path) for plugin in plugins),
     ]
     stats = {path: (os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in looked_at}
-    parts = study.model_dump(mode="json", exclude={"training", "seeds"})
+    parts = joined.model_dump(mode="json", exclude={"training", "seeds"})
     stamp = hashlib.sha256(settings(files=stats, **parts).encode()).hexdigest()
     if Path(CHECKED).is_file() and stamp in Path(CHECKED).read_text(encoding="utf-8"):
         return
     log = Path(RESULTS, "logs", "check.log")
     log.parent.mkdir(parents=True, exist_ok=True)
-    words = ["--config", CONFIG, "--name", STUDY_FILE, "--out", CHECKED, "--stamp", stamp]
+    read, name = (f"{COMPARE}.config.yaml", VARIANT_FILE) if compared else (CONFIG, STUDY_FILE)
+    words = ["--config", read, "--name", name, "--out", CHECKED, "--stamp", stamp]
     with log.open("w", encoding="utf-8") as said:
         done = subprocess.run(
             [sys.executable, "-m", "mars", "check", *words],
@@ -219,5 +245,6 @@ def check_inputs():
         )
     if done.returncode:
         text = log.read_text(encoding="utf-8")
-        lines = [line for line in text.splitlines() if line.startswith("mars: ")]
-        sys.exit(lines[-1].removeprefix("mars: ") if lines else text)
+        *before, said = re.split("^mars: ", text, flags=re.MULTILINE)
+        _, raised, own = "".join(before).partition("Traceback (most recent call last):")
+        sys.exit(raised + own + said.strip() if before else text)

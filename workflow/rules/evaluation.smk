@@ -14,13 +14,11 @@ rule evaluate:
         f"{RESULTS}/benchmarks/evaluate/{RUN}.tsv"
     conda:
         "../envs/mars.yaml"
-    threads: study.evaluation.threads
+    threads: study.evaluation.threads * study.evaluation.processes
     resources:
-        slots=min(SLOTS, study.evaluation.threads),
-        mem_mb=JOB_MB,
-        gpu=GPU,
+        **NEEDS["evaluate"],
     params:
-        config=CONFIG,
+        config=config_file,
         settings=evaluation_settings,
         checkpoint=lambda wildcards: checkpoint(**wildcards),
         out=subpath(output.csv, parent=True),
@@ -40,10 +38,12 @@ rule chance:
         f"{RESULTS}/logs/chance.log",
     benchmark:
         f"{RESULTS}/benchmarks/chance.tsv"
+    group:
+        "presentation"
     conda:
         "../envs/mars.yaml"
     resources:
-        slots=1,
+        **SMALL,
     params:
         config=CONFIG,
         benchmarks=sorted(study.evaluation.benchmarks),

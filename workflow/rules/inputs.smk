@@ -4,24 +4,27 @@
 
 
 def training_inputs(wildcards):
-    variant = study.variants[wildcards.variant]
+    variant = joined.variants[wildcards.variant]
     return checkpoint_inputs(wildcards.seed, wildcards.scale, variant.parent)
 
 
 def training_sources(wildcards):
-    objective = study.variants[wildcards.variant].objective
+    objective = joined.variants[wildcards.variant].objective
     return sources(ROOT, "mars/training/run.py", OBJECTIVE_FILES[objective])
 
 
 def training_settings(wildcards):
-    variant = study.variants[wildcards.variant]
+    variant = joined.variants[wildcards.variant]
     return settings(
         data=study.data.model_dump(mode="json"),
-        training=study.training.model_dump(
+        training=joined.training_of(wildcards.variant).model_dump(
             mode="json",
             exclude={"threads", "save_steps", "logging_steps", "processes", "accelerate"},
         ),
-        variant=variant.model_dump(mode="json", exclude={"scales", "parent"}),
+        variant=variant.model_dump(
+            mode="json",
+            include={"objective", "stages", "block_size", "ar_weight", "alignment"},
+        ),
     )
 
 
@@ -32,11 +35,12 @@ def training_launcher():
         return "python"
     how = f"--config_file {shlex.quote(made.accelerate)}" if made.accelerate else "--multi_gpu"
     rest = "--num_machines 1 --mixed_precision no --main_process_port 0"
-    return f"accelerate launch {how} --num_processes {made.processes} {rest}"
+    claim = f"python -m mars gpus {made.processes} " if GPU else ""
+    return f"{claim}accelerate launch {how} --num_processes {made.processes} {rest}"
 
 
 def training_parent(wildcards):
-    variant = study.variants[wildcards.variant]
+    variant = joined.variants[wildcards.variant]
     return checkpoint(wildcards.seed, wildcards.scale, variant.parent)
 
 
@@ -49,7 +53,7 @@ def evaluation_inputs(wildcards):
 
 def evaluation_decodings(wildcards):
     return {
-        benchmark: study.decodings(wildcards.variant, benchmark)
+        benchmark: joined.decodings(wildcards.variant, benchmark)
         for benchmark in study.evaluation.benchmarks
     }
 
@@ -186,6 +190,8 @@ def training_cost_settings(wildcards):
 TABLES = [name for name in TABLE_FILES if applies(study, name)]
 DRAWN = [name for name in FIGURE_FILES if applies(study, name)]
 TIMED = ("table5", "wall_clock", "roofline", "replay", "batching")
+TABLE_WRITERS = ("mars/analysis/latex.py", "mars/analysis/tables/forms.py")
+TABLE_KINDS = {"csv": "csv", "markdown": "md", "latex": "tex"}
 
 
 def measurements(name):
@@ -199,14 +205,19 @@ def measurements(name):
         timed = training_cost_files() if name == "training_overhead" else []
         return curves + every_run("training.json", trained_only=True) + timed
     if name == "chance":
-        return [f"{RESULTS}/chance.csv", *every_run("evaluation.csv")]
-    return every_run("evaluation.csv")
+        return [f"{RESULTS}/chance.csv", *records()]
+    return records()
+
+
+def records():
+    """What was evaluated: every run's rows, and all records in one file."""
+    return [*every_run("evaluation.csv"), f"{RESULTS}/records.parquet"]
 
 
 def table_inputs(wildcards):
     return (
         measurements(wildcards.table)
-        + sources(ROOT, TABLE_FILES[wildcards.table])
+        + sources(ROOT, TABLE_FILES[wildcards.table], *TABLE_WRITERS)
         + data_files(ROOT, "mars/analysis/paper")
     )
 
@@ -214,3 +225,24 @@ def table_inputs(wildcards):
 def presentation():
     """Of the settings, those that tables and figures show or choose by."""
     return settings(study=study.model_dump(mode="json"))
+
+
+# --- a variant of your own, compared
+
+
+def compare_inputs(wildcards):
+    """What the comparison reads, of the variant and of its baselines, at every seed."""
+    return [
+        f"{run_folder(seed, scale, variant)}/evaluation.csv"
+        for seed in joined.seeds
+        for scale, variants in compared_runs(joined, compared).items()
+        for variant in variants
+    ]
+
+
+def no_variant(wildcards):
+    """What to say where a comparison is asked for and no variant is named."""
+    sys.exit(
+        "compare: name the file of your variant: snakemake --cores 8 compare --config "
+        "variant=examples/half_ar_weight.yaml"
+    )

@@ -23,9 +23,7 @@ rule throughput:
         "../envs/mars.yaml"
     threads: study.throughput.threads if study.throughput else 1
     resources:
-        slots=SLOTS,
-        mem_mb=JOB_MB,
-        gpu=GPU,
+        **NEEDS["throughput"],
     params:
         config=CONFIG,
         settings=throughput_settings,

@@ -22,12 +22,10 @@ rule train:
         "../envs/mars.yaml"
     threads: study.training.threads * study.training.processes
     resources:
-        slots=min(SLOTS, study.training.threads * study.training.processes),
-        mem_mb=JOB_MB * study.training.processes,
-        gpu=GPU * study.training.processes,
+        **NEEDS["train"],
     params:
         python=training_launcher(),
-        config=CONFIG,
+        config=config_file,
         settings=training_settings,
         parent=training_parent,
         out=subpath(output.curve, parent=True),

@@ -23,9 +23,7 @@ rule training_cost:
         "../envs/mars.yaml"
     threads: study.training_cost.threads if study.training_cost else 1
     resources:
-        slots=SLOTS,
-        mem_mb=JOB_MB,
-        gpu=GPU,
+        **NEEDS["training_cost"],
     params:
         config=CONFIG,
         settings=training_cost_settings,

@@ -1,0 +1,132 @@
+"""What the SLURM profile submits, and that a job stopped by its time limit goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.workflow.conftest import STAND_IN
+
+STUDY = {
+    "study": "small",
+    "scales": {"toy-s": {"base": "embedded:toy-s"}},
+    "variants": {
+        "base": {},
+        "ar_sft": {"objective": "ar_sft", "parent": "base", "stages": [1]},
+    },
+    "evaluation": {
+        "benchmarks": {"toy_gsm8k": {"column": "GSM8K", "metric": "exact_match,strict-match"}},
+        "processes": 2,
+        "panels": [],
+        "sweep": "none",
+    },
+}
+# Training that saves when it is told to end, and goes on from there.
+TRAINS = """
+import json, os, signal, sys, time
+from pathlib import Path
+import psutil
+
+if sys.argv[1] == "train":
+    given = dict(zip(sys.argv[2:], sys.argv[3:]))
+    workflow = int(os.environ["MARS_WORKFLOW_PID"])
+    with open("trained.jsonl", "a") as file:
+        seen = {"workflow": workflow, "alive": psutil.pid_exists(workflow)}
+        file.write(json.dumps(seen | {"gpus": os.environ.get("CUDA_VISIBLE_DEVICES")}) + "\\n")
+    saved = Path(given["--out"], "trainer", "saved")
+    def save(*_):
+        saved.parent.mkdir(parents=True)
+        saved.touch()
+        sys.exit(143)
+    if not saved.exists():
+        signal.signal(signal.SIGTERM, save)
+        Path("train.started").touch()
+        time.sleep(300)
+        sys.exit("nobody said that the time is up")
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(make_checkout, tmp_path_factory):
+    """A checkout, and what Snakemake submitted there to a cluster that stops training once."""
+    made = make_checkout()
+    main = made.folder / "mars" / "__main__.py"
+    main.write_text(TRAINS + STAND_IN, encoding="utf-8")
+    (made.folder / "config" / "small.yaml").write_text(yaml.safe_dump(STUDY), encoding="utf-8")
+    home, commands = tmp_path_factory.mktemp("slurm"), tmp_path_factory.mktemp("bin")
+    fake = Path(__file__).with_name("fake_slurm.py").read_text(encoding="utf-8")
+    for name in ("sbatch", "srun", "sacct", "sacctmgr", "sinfo", "scontrol", "fake_slurm.py"):
+        (commands / name).write_text(f"#!{sys.executable}\n{fake}", encoding="utf-8")
+        (commands / name).chmod(0o755)
+    out, tables = "results/small/seed0/toy-s", "results/small/tables"
+    wanted = [f"{tables}/{name}.{kind}" for name in ("table2", "chance") for kind in ("csv", "md")]
+    makes = {
+        "rule_evaluate_wildcards_0_toy-s_base": [f"{out}/base/evaluation.csv"],
+        "rule_evaluate_wildcards_0_toy-s_ar_sft": [f"{out}/ar_sft/evaluation.csv"],
+        "rule_presentation": ["results/small/chance.csv", *wanted],
+    }
+    environment = {
+        "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}",
+        "FAKE_SLURM": str(home),
+        "FAKE_SLURM_MAKES": json.dumps(makes),
+        "FAKE_SLURM_STOPS": "train",
+    }
+    quick = ["--slurm-init-seconds-before-status-checks", "2", "--latency-wait", "20"]
+    words = ["--profile", "profiles/slurm", "--configfile", "config/small.yaml", *quick]
+    done = made.run("snakemake", *words, "--", wanted[0], wanted[2], **environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = (home / "submitted.jsonl").read_text(encoding="utf-8").splitlines()
+    return made, home, [json.loads(line) for line in lines], done
+
+
+def of(submitted, job):
+    return [asked for asked in submitted if asked["comment"].startswith(f"rule_{job}")]
+
+
+@pytest.mark.slow
+def test_each_job_asks_for_its_gpus_memory_time_and_cores(cluster):
+    _, _, submitted, _ = cluster
+    first, second = of(submitted, "train")  # the second after the time limit
+    assert {"--gpus=1", "--cpus-per-task=8", "--signal=TERM@120"} <= set(first["rest"])
+    assert (first["mem"], first["t"]) == ("64000", "1440")
+    assert second["mem"] == "128000"
+    for asked in of(submitted, "evaluate"):
+        assert {"--gpus=2", "--cpus-per-task=4", "--signal=TERM@120"} <= set(asked["rest"])
+        assert (asked["mem"], asked["t"]) == ("32000", "1440")
+
+
+@pytest.mark.slow
+def test_small_jobs_are_one_submission_without_a_gpu(cluster):
+    _, _, submitted, _ = cluster
+    (asked,) = of(submitted, "presentation")
+    assert "table2" in asked["wrap"]
+    assert "chance" in asked["wrap"]
+    assert not [word for word in asked["rest"] if "gpu" in word]
+    assert len(submitted) == 5
+
+
+@pytest.mark.slow
+def test_a_job_stopped_by_its_time_limit_saves_and_the_next_attempt_goes_on(cluster):
+    made, home, _, _ = cluster
+    assert (home / "1.state").read_text() == "TIMEOUT"
+    run = made.folder / "results/small/seed0/toy-s/ar_sft"
+    assert (run / "trainer/saved").exists()
+    assert (run / "model/model.safetensors").exists()
+
+
+@pytest.mark.slow
+def test_on_a_node_a_job_watches_the_snakemake_of_that_node(cluster):
+    """The one that submitted runs on another machine, where its number means nothing."""
+    made, home, _, _ = cluster
+    lines = (made.folder / "trained.jsonl").read_text(encoding="utf-8").splitlines()
+    seen = [json.loads(line) for line in lines]
+    assert len({one["workflow"] for one in seen}) == 2
+    assert all(one["alive"] for one in seen)
+    assert [one["gpus"] for one in seen] == ["0", "0"]
+    steps = (home / "steps.jsonl").read_text(encoding="utf-8").splitlines()
+    assert all("--gpus=1" in json.loads(step) for step in steps)
