@@ -15,11 +15,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "streams": {"config"},
     "models": {"config"},
     "jobs": set(),
+    "measurement": set(),
     "embedded": {"config"},
     "data": {"config", "streams", "embedded"},
-    "training": {"config", "streams", "models", "data"},
-    "decoding": {"config", "streams", "models"},
-    "evaluation": {"config", "decoding", "models", "embedded"},
+    "training": {"config", "streams", "models", "data", "measurement"},
+    "decoding": {"config", "streams", "models", "measurement"},
+    "evaluation": {"config", "decoding", "models", "embedded", "measurement"},
     "analysis": {"config"},
 }
 # The toy bases are made from the toy world's own corpus, with its own tokenizer.

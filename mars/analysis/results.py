@@ -96,7 +96,7 @@ ARRIVALS_COLUMNS = {
 TRAINING_COST_COLUMNS = {
     "seed": "int64",
     "scale": "str",
-    "method": "str",  # ar_sft, mars; released: two full streams, a dense mask
+    "method": "str",  # ar_sft, mars; ar_released, released: those as in the released code
     "variant": "str",
     "block_size": "int64",
     "repeat": "int64",

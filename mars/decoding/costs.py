@@ -7,7 +7,6 @@ machine's name, so that what was chosen by it can be chosen again (``drafts.Draf
 from __future__ import annotations
 
 import json
-import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +20,7 @@ from mars.decoding.acceptance import predict
 from mars.decoding.backbone import Backbone
 from mars.decoding.caches import CursorCache
 from mars.decoding.contract import DecodingError, Work
+from mars.measurement import machine_name
 
 CELL_SECONDS = 0.3
 """Time spent on one entry of the table, about."""
@@ -175,13 +175,3 @@ def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
-
-def machine_name(device: torch.device | str) -> str:
-    """Name of the GPU, or of the processor."""
-    if torch.device(device).type == "cuda":
-        return torch.cuda.get_device_name(device)
-    if (info := Path("/proc/cpuinfo")).is_file():
-        for line in info.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()

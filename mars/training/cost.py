@@ -41,12 +41,15 @@ def packed_batch(
     return objective.batch([[layouts[i] for i in row] for row in rows], [keys[i] for i in order])
 
 
-def released_batch(objective: Mars, examples: Sequence[Encoded], keys: Sequence[Key]) -> Batch:
-    """The untrimmed 2L batch: both streams whole, a row for each example.
+def released_batch(objective: Objective, examples: Sequence[Encoded], keys: Sequence[Key]) -> Batch:
+    """A row for each example, padded to the longest, as in the released code.
 
-    The layout of the released code, for either alignment, so that it does the objective's work.
+    Of MARS, for either alignment, both streams whole (2L), so that it does the objective's work.
     """
-    rows = [_untrimmed(objective, e, key) for e, key in zip(examples, keys, strict=True)]
+    rows = [
+        _untrimmed(objective, e, key) if isinstance(objective, Mars) else objective.row(e, key)
+        for e, key in zip(examples, keys, strict=True)
+    ]
     return objective.batch([[row] for row in rows], keys)
 
 
@@ -63,11 +66,15 @@ def _untrimmed(objective: Mars, example: Encoded, key: Key) -> Layout:
 
 
 def released_loss(model: PreTrainedModel, objective: Objective, batch: Batch) -> Tensor:
-    """The loss sum with a dense mask and logits of every column."""
+    """The loss sum with logits of every column, and a dense mask where there are two streams.
+
+    One stream is causal, and padding stands behind whatever could see it: it needs no mask.
+    """
     layout = batch.layout
+    streams = bool(layout.masked.any())
     logits = model(
         input_ids=layout.input_ids,
-        attention_mask=dense_mask(objective.predicate, layout),
+        attention_mask=dense_mask(objective.predicate, layout) if streams else None,
         position_ids=layout.position,
         use_cache=False,
     ).logits.flatten(0, 1)
@@ -89,7 +96,7 @@ class Method:
     """One way to train on some conversations.
 
     Attributes:
-        name: ar_sft, mars or released.
+        name: ar_sft, mars; ar_released, released: those two as in the released code.
         variant: of the study, whose objective it is.
         batches: one a step.
     """
@@ -102,15 +109,20 @@ class Method:
     @property
     def label(self) -> str:
         """As in progress and summary."""
-        return f"{self.variant} as released" if self.name == "released" else self.variant
+        return f"{self.variant} as released" if self.as_released else self.variant
+
+    @property
+    def as_released(self) -> bool:
+        """Whether it is laid out as in the released code."""
+        return self.name.endswith("released")
 
     def attending(self, model: PreTrainedModel) -> AbstractContextManager[Any]:
         """Have a model attend as this method does."""
-        return nullcontext() if self.name == "released" else packed_attention(model)
+        return nullcontext() if self.as_released else packed_attention(model)
 
     def loss(self, model: PreTrainedModel, batch: Batch) -> Tensor:
         """The mean over the response tokens, of a model that attends so."""
-        if self.name == "released":
+        if self.as_released:
             total = released_loss(model, self.objective, batch)
         else:
             total = self.objective.loss(model, batch).total(self.objective.setup.ar_weight)
@@ -152,8 +164,9 @@ def work(model: PreTrainedModel, method: Method, batch: Batch) -> Work:
     """What the forward of a batch computes."""
     layout = batch.layout
     rows, width = layout.shape
-    if method.name == "released":
-        return Work(rows * width, rows * width, rows * width**2)
+    if method.as_released:
+        pairs = width**2 if layout.masked.any() else width * (width + 1) // 2
+        return Work(rows * width, rows * width, rows * pairs)
     wanted = method.objective
     has_mask = (layout.mask_label != IGNORE) & wanted.wants_mask
     has_ar = (layout.ar_label != IGNORE) & wanted.wants_ar

@@ -13,7 +13,6 @@ import hashlib
 import io
 import json
 import os
-import platform
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +20,6 @@ from statistics import median
 from typing import Any
 
 import torch
-import transformers
 from tqdm import tqdm
 from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
@@ -29,10 +27,10 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 from mars import models, streams
 from mars.config import Study, TrainingCost
 from mars.data import Encoded, load_examples
+from mars.measurement import Partial, versions, warn_if_busy
 from mars.training import cost
 from mars.training.cost import Bench, Method, packed_batch, released_batch
 from mars.training.objectives import make_objective
-from mars.training.objectives.mars import Mars
 from mars.training.run import check_context, parameter_dtype, recompute_activations, setup_of
 
 COLUMNS = (
@@ -61,7 +59,7 @@ def measure_training_cost(study: Study, seed: int, checkpoint: Path | str, out: 
     asked, out = study.training_cost, Path(out)
     if asked is None:
         raise CostError(f"study {study.study!r} has no training_cost section; add one")
-    _warn_if_busy()
+    warn_if_busy()
     torch.set_num_threads(asked.threads)
     folder = models.resolve_checkpoint(checkpoint)
     tokenizer = models.load_tokenizer(folder)
@@ -71,9 +69,9 @@ def measure_training_cost(study: Study, seed: int, checkpoint: Path | str, out: 
     model.config.use_cache = False
     if study.training.activation_checkpointing:
         recompute_activations(model)
-    machine = _machine(study, device)
+    machine = versions(device, study.training.dtype) | {"threads": torch.get_num_threads()}
     identity = models.checkpoint_hash(folder)
-    finished = Finished(out, _fingerprint(study, asked, seed, machine, identity))
+    finished = Partial(out, _fingerprint(study, asked, seed, machine, identity))
     bench = Bench(model, study.training.max_grad_norm, study.training.dtype == "bfloat16")
     finished.begin_session()
     _measure(bench, methods, asked.repeats, finished)
@@ -98,7 +96,7 @@ def make_methods(
     seed: int,
     folder: Path,
 ) -> list[Method]:
-    """AR SFT, each MARS variant and MARS as released, on the first conversations of the study.
+    """AR SFT, each MARS variant, and both as released, on the first conversations of the study.
 
     Args:
         study: has the data and the row length.
@@ -122,8 +120,7 @@ def make_methods(
         batches = []
         for step in chosen:
             told, keys = zip(*step, strict=True)
-            if name == "released":
-                assert isinstance(objective, Mars)  # the study's own check
+            if name.endswith("released"):
                 batch = released_batch(objective, told, keys)
             else:
                 batch = packed_batch(objective, told, keys, study.training.row_length)
@@ -132,13 +129,15 @@ def make_methods(
 
     found = [method("ar_sft", asked.ar_variant)]
     found += [method("mars", variant) for variant in asked.variants]
-    return found + ([method("released", asked.released)] if asked.released else [])
+    if asked.released:
+        found += [method("ar_released", asked.ar_variant), method("released", asked.released)]
+    return found
 
 
 # --------------------------------------------------------------------------- the loop
 
 
-def _measure(bench: Bench, methods: Sequence[Method], repeats: int, finished: Finished) -> None:
+def _measure(bench: Bench, methods: Sequence[Method], repeats: int, finished: Partial) -> None:
     """Peak memory of every method, then their turns; what an earlier start finished is not redone.
 
     Each method is warmed up once a start, unless nothing is left to measure.
@@ -176,7 +175,7 @@ def _row(
     methods: Sequence[Method],
     method: Method,
     repeat: int,
-    finished: Finished,
+    finished: Partial,
     named: dict[str, Any],
 ) -> dict[str, Any]:
     seconds = finished[f"{method.label} {repeat}"]["seconds"]
@@ -211,56 +210,24 @@ def _as_csv(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Medians of each method, and of its ratios to AR SFT within a repeat."""
-    base = {row["repeat"]: row for row in rows if row["method"] == "ar_sft"}
+    """Medians of each method, and of its ratios within a repeat: to AR SFT, laid out alike."""
     found: dict[str, Any] = {}
     for method, variant in dict.fromkeys((row["method"], row["variant"]) for row in rows):
         mine = [row for row in rows if (row["method"], row["variant"]) == (method, variant)]
+        like = "ar_released" if method.endswith("released") else "ar_sft"
+        base = {row["repeat"]: row for row in rows if row["method"] == like}
         seconds = [row["seconds"] / base[row["repeat"]]["seconds"] for row in mine]
         memory = mine[0]["peak_memory_mb"]
         found[f"{method} {variant}"] = {
             "step_seconds": round(median(row["seconds"] / row["steps"] for row in mine), 5),
-            "step_vs_ar_sft": round(median(seconds), 3),
-            "memory_vs_ar_sft": round(memory / base[mine[0]["repeat"]]["peak_memory_mb"], 3),
+            f"step_vs_{like}": round(median(seconds), 3),
+            f"memory_vs_{like}": round(memory / base[mine[0]["repeat"]]["peak_memory_mb"], 3),
             "gflops_per_s": round(median(row["gflops_per_s"] for row in mine), 2),
         }
     return {"scale": rows[0]["scale"], "runs": len(rows), "methods": found}
 
 
 # --------------------------------------------------------------------------- where
-
-
-def _warn_if_busy() -> None:
-    load = os.getloadavg()[0]
-    if load > 0.5:
-        print(
-            f"mars: {load:.1f} processes ran here in the last minute: seconds mean little unless "
-            "the machine is otherwise idle",
-            file=sys.stderr,
-        )
-
-
-def _machine(study: Study, device: str) -> dict[str, Any]:
-    """What all runs of a measurement have in common."""
-    return {
-        "device": torch.cuda.get_device_name() if device == "cuda" else _processor(),
-        "system": platform.platform(),
-        "cores": os.cpu_count(),
-        "dtype": study.training.dtype,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "threads": torch.get_num_threads(),
-    }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
 
 
 def _settings(study: Study) -> dict[str, Any]:
@@ -311,63 +278,6 @@ def _manifest(
 
 
 # --------------------------------------------------------------------------- on disk
-
-
-class Finished:
-    """Key → JSON value of what is measured, on disk at once; a hidden file beside the output.
-
-    Its first line is a fingerprint, and a file with another one is begun anew. Being no output of
-    the workflow, it survives a job that fails.
-    """
-
-    def __init__(self, out: Path, fingerprint: str) -> None:
-        self.path = out.with_name(f".{out.name}.partial")
-        self._known: dict[str, Any] = {}
-        lines = self._whole_lines()
-        kept = lines[:1] == [[fingerprint]]
-        self._known = dict(lines[1:]) if kept else {}
-        lines = lines if kept else [[fingerprint]]
-        _write(self.path, "".join(json.dumps(line) + "\n" for line in lines))
-
-    def _whole_lines(self) -> list[Any]:
-        """Up to the first that a kill cut."""
-        found: list[Any] = []
-        if not self.path.is_file():
-            return found
-        for line in self.path.read_text(encoding="utf-8").split("\n")[:-1]:
-            try:
-                found.append(json.loads(line))
-            except ValueError:
-                break
-        return found
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._known
-
-    def __getitem__(self, key: str) -> Any:
-        return self._known[key]
-
-    def keep(self, key: str, value: Any) -> None:
-        """Remember a value; it is on disk when this returns."""
-        with models.writing(self.path.parent), self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps([key, value]) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        self._known[key] = value
-
-    @property
-    def sessions(self) -> list[Any]:
-        """What was noted as each session began, the first that was not interrupted included."""
-        return [value for key, value in self._known.items() if key.startswith("session ")]
-
-    def begin_session(self) -> None:
-        """Note that the measurement is begun or gone on with, and after how many values."""
-        note = {"after": len(self._known), "load_average": list(os.getloadavg())}
-        self.keep(f"session {len(self.sessions)}", note)
-
-    def remove(self) -> None:
-        """All is done: the output has everything."""
-        self.path.unlink(missing_ok=True)
 
 
 def _write(file: Path, text: str) -> None:

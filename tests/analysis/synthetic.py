@@ -51,6 +51,11 @@ def tokens_per_forward(benchmark: str, d: Decoding) -> float:
     return 1 + ease * (0.8 + 1.2 * (1 - d.tau)) * (1 + 0.08 * np.log2(d.block_size))
 
 
+def confidences(noise: np.random.Generator, tokens: int) -> list[float]:
+    """One a token; the least of them falls anywhere between 0.6 and 1, however many there are."""
+    return [round(float(c), 4) for c in 1 - 0.4 * noise.random(tokens) ** (1.3 * tokens)]
+
+
 def write_records(path: Path, key: tuple, truth: float, pace: float, documents: int) -> dict:
     """One JSONL file of made-up records; returns the sums that evaluation.csv reports."""
     rng = rng_of("documents", *key[-1:])  # documents are the same for every model
@@ -81,7 +86,7 @@ def write_records(path: Path, key: tuple, truth: float, pace: float, documents: 
                 "truncated": False,
                 "score": float(scores[i]),
                 "seconds": 0.01,
-                "confidence": [round(float(c), 4) for c in 1 - 0.4 * noise.random(3) ** 4],
+                "confidence": confidences(noise, int(length[i])),
             }
         )
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -306,7 +311,9 @@ def write_training_cost(study: Study, results: Path, seed: int) -> None:
     assert cost is not None
     methods = [("ar_sft", cost.ar_variant, 1.0, 100.0)]
     methods += [("mars", name, 1.5, 140.0) for name in cost.variants]
-    methods += [("released", cost.released, 2.5, 260.0)] if cost.released else []
+    if cost.released:
+        methods.append(("ar_released", cost.ar_variant, 1.2, 120.0))
+        methods.append(("released", cost.released, 2.5, 260.0))
     rows = []
     for repeat in range(cost.repeats):
         for method, variant, slower, memory in methods:

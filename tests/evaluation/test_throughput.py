@@ -17,8 +17,8 @@ from mars.decoding import costs
 from mars.evaluation import throughput
 from mars.evaluation.source import EvaluationError
 from mars.evaluation.throughput import ceilings, grid
-from mars.evaluation.throughput.partial import Partial
 from mars.evaluation.throughput.stages import continuous_requests
+from mars.measurement import Partial
 
 MODEL = ["generate", "generate_static", "ar", "mars none", "mars block", "mars cursor"]
 MODEL += ["mars cursor auto", "released block"]
@@ -213,7 +213,7 @@ def test_a_partial_file_keeps_whole_lines_only(tmp_path: Path) -> None:
     out = tmp_path / "deep" / "x.csv"
     partial = Partial(out, "one")
     partial.keep("a", {"seconds": 1.5})
-    partial.begin_session({})
+    partial.begin_session()
     partial.path.write_text(partial.path.read_text() + '{"key": "b", "val')
     again = Partial(out, "one")
     assert "a" in again

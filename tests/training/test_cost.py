@@ -27,6 +27,19 @@ def test_the_released_layout_has_the_same_loss_over_twice_the_columns(model, ali
     assert released_loss(model, made, whole).item() == pytest.approx(expected.item(), rel=1e-10)
 
 
+def test_ar_as_released_has_the_same_loss_over_padded_rows(model):
+    made = objective("ar_sft", block_size=1)
+    padded = released_batch(made, EXAMPLES, KEYS)
+    assert padded.layout.shape == (len(EXAMPLES), max(map(len, EXAMPLES)))
+    packed = packed_batch(made, EXAMPLES, KEYS, 40)
+    expected = made.loss(model, packed).total(1.0)
+    assert released_loss(model, made, padded).item() == pytest.approx(expected.item(), rel=1e-10)
+    rows, width = padded.layout.shape
+    found = work(model, Method("ar_released", "ar_sft", made, (padded,)), padded)
+    assert (found.columns, found.read) == (rows * width, rows * width)
+    assert found.pairs == rows * width * (width + 1) // 2
+
+
 def methods():
     sft, mars = objective("ar_sft", block_size=1), objective("mars")
     return [
@@ -101,7 +114,7 @@ def study(rows):
 def test_every_method_has_the_same_conversations(study, base):
     model, tokenizer = models.load_model(base), models.load_tokenizer(base)
     made = make_methods(study, study.training_cost, model, tokenizer, 0, base)
-    assert [method.name for method in made] == ["ar_sft", "mars", "released"]
+    assert [method.name for method in made] == ["ar_sft", "mars", "ar_released", "released"]
 
     def conversations(method):
         """The ids of each step's conversations, masks left out."""
@@ -123,7 +136,7 @@ def test_every_method_has_the_same_conversations(study, base):
         for batch, other in zip(method.batches, made[0].batches, strict=True):
             assert sorted(batch.keys) == sorted(other.keys)
             assert batch.counts.response_tokens == other.counts.response_tokens
-    whole = made[2].batches[0].counts
+    whole = made[3].batches[0].counts
     assert whole.masked_tokens == whole.clean_tokens  # 2L
 
 
@@ -144,10 +157,10 @@ def test_a_study_is_measured(study, base, tmp_path, capsys):
     found, said = measured(study, base, out, capsys)
     assert list(found[0]) == list(COLUMNS)
     assert [(r["method"], r["block_size"], r["repeat"]) for r in found[:4]] == [
-        *(("ar_sft", "1", "0"), ("mars", "4", "0"), ("released", "4", "0")),
-        ("ar_sft", "1", "1"),
+        *(("ar_sft", "1", "0"), ("mars", "4", "0")),
+        *(("ar_released", "1", "0"), ("released", "4", "0")),
     ]
-    assert len(found) == 9
+    assert len(found) == 12
     assert len({row["tokens"] for row in found}) == 1
     for row in found:
         rate = float(row["tokens"]) / float(row["seconds"])
@@ -155,9 +168,12 @@ def test_a_study_is_measured(study, base, tmp_path, capsys):
         assert int(row["columns"]) >= int(row["tokens"])
     assert len({row["peak_memory_mb"] for row in found if row["method"] == "mars"}) == 1
     told = json.loads(said.out.splitlines()[-1])
-    assert list(told["methods"]) == ["ar_sft ar_sft", "mars mars", "released mars"]
+    assert list(told["methods"]) == [
+        *("ar_sft ar_sft", "mars mars", "ar_released ar_sft", "released mars"),
+    ]
     assert told["methods"]["ar_sft ar_sft"]["step_vs_ar_sft"] == 1.0
-    assert "9/9" in said.err
+    assert told["methods"]["ar_released ar_sft"]["step_vs_ar_released"] == 1.0
+    assert "12/12" in said.err
     where = json.loads(out.with_suffix(".environment.json").read_text())
     assert where["interruptions"] == 0
     assert where["training_cost"]["conversations"] == 6
@@ -173,7 +189,7 @@ def test_an_interrupted_measurement_repeats_nothing(study, base, tmp_path, capsy
 
     def dies(self, method):
         runs.append(method.label)
-        if len(runs) > 3 + 4:  # three warm-ups, four runs
+        if len(runs) > 4 + 4:  # four warm-ups, four runs
             raise KeyboardInterrupt
         return real(self, method)
 
@@ -184,32 +200,23 @@ def test_an_interrupted_measurement_repeats_nothing(study, base, tmp_path, capsy
     assert not out.exists()
     hidden = tmp_path / ".training_cost.csv.partial"
     lines = [json.loads(line) for line in hidden.read_text().splitlines()]
-    kept = {key: value["seconds"] for key, value in lines[1:] if "seconds" in str(value)}
-    hidden.write_text(hidden.read_text() + '["mars 2", {"sec')  # cut by the kill
+    kept = {at["key"]: at["value"]["seconds"] for at in lines[1:] if "seconds" in str(at["value"])}
+    hidden.write_text(hidden.read_text() + '{"key": "mars 2", "value": {"sec')  # cut by the kill
 
     again = []
     monkeypatch.setattr(Bench, "run", lambda self, m: (again.append(m.label), real(self, m))[1])
     monkeypatch.setattr(Bench, "peak_memory_mb", None)  # known already
     found, _ = measured(study, base, out, capsys)
-    assert len(again) == 3 + 9 - 4
+    assert len(again) == 4 + 12 - 4
     seconds = {}
     for row in found:
-        label = "mars as released" if row["method"] == "released" else row["variant"]
+        label = row["variant"] + (" as released" if row["method"].endswith("released") else "")
         seconds[f"{label} {row['repeat']}"] = float(row["seconds"])
     assert len(kept) == 4
     assert {key: seconds[key] for key in kept} == pytest.approx(kept, abs=1e-5)
     where = json.loads(out.with_suffix(".environment.json").read_text())
     assert where["interruptions"] == 1
     assert not hidden.exists()
-
-
-def test_other_settings_begin_anew(study, base, tmp_path):
-    out = tmp_path / "x.csv"
-    first = cost_study.Finished(out, "a")
-    first.keep("mars 0", 1)
-    assert "mars 0" in cost_study.Finished(out, "a")
-    assert "mars 0" not in cost_study.Finished(out, "b")
-    assert "mars 0" not in cost_study.Finished(out, "a")
 
 
 def test_a_study_without_the_section_says_so(study, base, tmp_path):

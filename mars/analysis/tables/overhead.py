@@ -15,6 +15,7 @@ from mars.analysis.statistics import Repeated
 from mars.config import Study
 
 RELEASED = "MARS, step as released (2L, dense)"
+AR_RELEASED = "AR SFT, step as released (padded)"
 
 
 def training_overhead(study: Study, results: Path) -> Table:
@@ -48,8 +49,10 @@ def training_overhead(study: Study, results: Path) -> Table:
         cost = study.training_cost
         if steps is not None and cost is not None and cost.released and scale == cost.scale:
             made = study.variants[cost.released]
+            alike = {"scale": scale, "model": AR_RELEASED, "block_size": "–"}
+            rows.append(alike | steps.of(scale, cost.ar_variant, "ar_released"))
             row = {"scale": scale, "model": RELEASED, "block_size": made.block_size}
-            rows.append(row | steps.of(scale, cost.released, released=True) | _papers(True))
+            rows.append(row | steps.of(scale, cost.released, "released") | _papers(True))
     title = "Training overhead"
     return Table("training_overhead", title, _columns(steps), [Section(title, rows)], _notes(study))
 
@@ -59,21 +62,28 @@ MEASURED = ("step", "step_ratio", "memory", "memory_ratio", "rate", "gflops")
 
 
 class Steps:
-    """The cost study's runs; ratios are taken within a repeat."""
+    """The cost study's runs; ratios are taken within a repeat, to AR SFT laid out alike."""
 
     def __init__(self, runs: pd.DataFrame) -> None:
-        self._runs: dict[tuple[str, str, bool], pd.DataFrame] = {}
-        self._base: dict[str, pd.DataFrame] = {}
+        self._runs: dict[tuple[str, str, str], pd.DataFrame] = {}
+        self._base: dict[tuple[str, str], pd.DataFrame] = {}
         groups: Iterable[tuple[Any, pd.DataFrame]] = runs.groupby(["scale", "variant", "method"])
         for (scale, variant, method), found in groups:
             mine = found.set_index(["seed", "repeat"]).sort_index()
-            self._runs[scale, variant, method == "released"] = mine
-            if method == "ar_sft":
-                self._base[scale] = mine
+            self._runs[scale, variant, method] = mine
+            if method in ("ar_sft", "ar_released"):
+                self._base[scale, method] = mine
 
-    def of(self, scale: str, variant: str, released: bool = False) -> dict[str, Repeated | None]:
-        """The cells of a row; nothing where the variant was not measured."""
-        mine, base = self._runs.get((scale, variant, released)), self._base.get(scale)
+    def of(self, scale: str, variant: str, method: str = "") -> dict[str, Repeated | None]:
+        """The cells of a row; nothing where the variant was not measured.
+
+        Args:
+            method: of ``training_cost.csv``; left out: the variant as this project trains it.
+        """
+        known = [method] if method else ["ar_sft", "mars"]
+        found = [self._runs[key] for m in known if (key := (scale, variant, m)) in self._runs]
+        mine = next(iter(found), None)
+        base = self._base.get((scale, "ar_released" if method.endswith("released") else "ar_sft"))
         if mine is None:
             return {}
         per_step = mine["seconds"] / mine["steps"]
@@ -147,10 +157,10 @@ def _notes(study: Study) -> list[str]:
             "Tokens/s are of conversations (one stream). GFLOP/s are what was computed, a backward "
             "pass taken as twice its forward. Memory is that of tensors at their most in a step: "
             "weights, gradients, AdamW's state and activations.",
-            f"‘{RELEASED}’ is the same objective laid out as in the released code: both streams "
-            "whole, a row for each conversation, a dense mask, logits of every column. Its rows "
-            "are padded to the longest and AR SFT's are packed here, so its ratios hold that "
-            "padding too; training_cost.csv has the columns that each forwards.",
+            f"‘{RELEASED}’ and ‘{AR_RELEASED}’ are the same objectives laid out as in the released "
+            "code: a row for each conversation, padded to the longest, logits of every column, "
+            "and for MARS both streams whole under a dense mask. The ratios of the one are to the "
+            "other, as the paper's are; all other ratios are to AR SFT as trained here, packed.",
         ]
     return [
         *first,

@@ -13,7 +13,8 @@ import torch
 
 from mars.decoding.backbone import Backbone
 from mars.decoding.contract import DecodingError
-from mars.decoding.costs import CostTable, machine_name, measure_costs
+from mars.decoding.costs import CostTable, measure_costs
+from mars.measurement import machine_name
 from mars.models import checkpoint_hash, mask_token_id
 
 log = logging.getLogger(__name__)

@@ -29,7 +29,6 @@ from mars.evaluation.benchmarks import load_benchmarks, requests, run_benchmark
 from mars.evaluation.lm_eval_model import MarsLM
 from mars.evaluation.records import write_atomically
 from mars.evaluation.source import EvaluationError, choose_device, open_checkpoint
-from mars.evaluation.throughput.machine import versions, warn_if_busy
 from mars.evaluation.throughput.trace import (
     Clock,
     Served,
@@ -38,6 +37,7 @@ from mars.evaluation.throughput.trace import (
     serve,
     service_rate,
 )
+from mars.measurement import versions, warn_if_busy
 from mars.models import mask_token_id
 
 COLUMNS = (

@@ -14,7 +14,6 @@ import csv
 import hashlib
 import io
 import json
-import os
 import statistics
 import sys
 from collections.abc import Sequence
@@ -38,12 +37,12 @@ from mars.evaluation.throughput.ceilings import (
     flops,
     measure_ceilings,
 )
-from mars.evaluation.throughput.machine import manifest, peak_memory_mb, versions, warn_if_busy
+from mars.evaluation.throughput.machine import manifest, peak_memory_mb
 from mars.evaluation.throughput.methods import Batch, Method, Workbench
-from mars.evaluation.throughput.partial import Partial
 from mars.evaluation.throughput.prepare import load_models, table_of_costs
 from mars.evaluation.throughput.stages import Stage, only_one_token, positions_needed, stages
 from mars.evaluation.throughput.summary import lines, summary
+from mars.measurement import Partial, versions, warn_if_busy
 
 COLUMNS = (
     "study", "seed", "scale", "benchmark", "part", "acceptance", "batch_size", "method", "cache",
@@ -172,7 +171,7 @@ def _measure_all(
     """Rows of all stages, in their order; those that an interrupted run left are not run again."""
     rows: list[dict[str, Any]] = []
     total = repeats * sum(len(stage.methods) for stage in todo)
-    partial.begin_session({"load_average": list(os.getloadavg())})
+    partial.begin_session()
     with tqdm(total=total, unit="run", file=sys.stderr, smoothing=0.1) as progress:
         for stage in todo:
             made = _measure_stage(stage, repeats, named, device, partial, progress)

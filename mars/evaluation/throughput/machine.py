@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import os
-import platform
 import resource
 import sys
 from dataclasses import asdict
 from typing import Any
 
 import torch
-import transformers
 
 from mars.config import Throughput
-from mars.decoding.costs import CostTable, machine_name
+from mars.decoding.costs import CostTable
 from mars.evaluation.throughput.ceilings import Ceilings
 from mars.evaluation.throughput.methods import Models
-
-
-def warn_if_busy() -> None:
-    """Say on standard error that something else runs here: several threads suffer most by it."""
-    load = os.getloadavg()[0]
-    if load > 0.5:
-        print(
-            f"mars: {load:.1f} processes ran here in the last minute: seconds mean little unless "
-            "the machine is otherwise idle",
-            file=sys.stderr,
-        )
+from mars.measurement import versions
 
 
 def peak_memory_mb(device: str) -> float:
@@ -35,19 +23,6 @@ def peak_memory_mb(device: str) -> float:
         return torch.cuda.max_memory_allocated() / 2**20
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (2**20 if sys.platform == "darwin" else 2**10)
-
-
-def versions(device: str, dtype: str) -> dict[str, Any]:
-    """What runs of one measurement must have in common; those of another are not mixed in."""
-    return {
-        "device": machine_name(device),
-        "system": platform.platform(),
-        "cores": os.cpu_count(),
-        "dtype": dtype,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-    }
 
 
 def manifest(

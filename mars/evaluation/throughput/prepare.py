@@ -11,7 +11,7 @@ from mars.decoding.costs import CostTable, measure_costs
 from mars.decoding.linears import choose_linears
 from mars.evaluation.source import Source
 from mars.evaluation.throughput.methods import Models
-from mars.evaluation.throughput.partial import Partial
+from mars.measurement import Partial
 from mars.models import mask_token_id
 
 

@@ -1,13 +1,55 @@
-"""What an interrupted measurement keeps: each finished run, on disk as soon as it is finished."""
+"""What every measurement by the clock shares: the machine's name, and runs kept as they finish."""
 
 from __future__ import annotations
 
 import json
 import os
+import platform
+import sys
 from pathlib import Path
 from typing import Any
 
-from mars.evaluation.records import RecordError
+import torch
+import transformers
+
+
+class MeasurementError(RuntimeError):
+    """A measurement that cannot be kept or gone on with; the message is one line for the user."""
+
+
+def machine_name(device: torch.device | str) -> str:
+    """Name of the GPU, or of the processor."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_device_name(device)
+    if (info := Path("/proc/cpuinfo")).is_file():
+        for line in info.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def versions(device: torch.device | str, dtype: str) -> dict[str, Any]:
+    """What runs of one measurement must have in common; those of another are not mixed in."""
+    return {
+        "device": machine_name(device),
+        "system": platform.platform(),
+        "cores": os.cpu_count(),
+        "dtype": dtype,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+
+
+def warn_if_busy() -> None:
+    """Say on standard error that something else runs here: several threads suffer most by it."""
+    load = os.getloadavg()[0]
+    if load > 0.5:
+        print(
+            f"mars: {load:.1f} processes ran here in the last minute: seconds mean little unless "
+            "the machine is otherwise idle",
+            file=sys.stderr,
+        )
 
 
 class Partial:
@@ -36,7 +78,9 @@ class Partial:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise RecordError(f"{self.path}: cannot be read: {error.strerror or error}") from None
+            raise MeasurementError(
+                f"{self.path}: cannot be read: {error.strerror or error}; remove it and run again"
+            ) from None
         for line in text.split("\n")[:-1]:
             try:
                 found.append(json.loads(line))
@@ -52,7 +96,7 @@ class Partial:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise RecordError(
+            raise MeasurementError(
                 f"{self.path}: cannot be written: {error.strerror or error}; free some space and "
                 "run again, finished runs are kept"
             ) from None
@@ -73,9 +117,10 @@ class Partial:
         """What was noted as each session began, the first that was not interrupted included."""
         return [value for key, value in self._known.items() if key.startswith("session ")]
 
-    def begin_session(self, note: dict[str, Any]) -> None:
+    def begin_session(self) -> None:
         """Note that the measurement is begun or gone on with, and after how many values."""
-        self.keep(f"session {len(self.sessions)}", {"after": len(self._known), **note})
+        note = {"after": len(self._known), "load_average": list(os.getloadavg())}
+        self.keep(f"session {len(self.sessions)}", note)
 
     def remove(self) -> None:
         """All is done: the output has everything."""
