@@ -40,6 +40,8 @@ def _guarded(run: Callable[[], object], debug: bool) -> int:
         message = _for_the_user(error)
         if debug or message is None:
             raise
+        # of a plug-in that raised, what its author needs to see
+        print(getattr(error, "own_traceback", ""), end="", file=sys.stderr)
         print(f"mars: {message}", file=sys.stderr)
         return 2
     return 0

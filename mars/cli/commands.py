@@ -35,17 +35,35 @@ def _study(
         import torch
 
         torch.set_num_threads(count)
+        _load_plugins(study, args.config)
     return study
+
+
+def _load_plugins(study: Study, source: str) -> list[str]:
+    """Have what a study's plug-ins bring at hand, and say which they are."""
+    from mars.plugins import find_plugins, resolve_plugins
+
+    study = resolve_plugins(study, [Path(source).parent], source)
+    if not find_plugins(study, source):
+        return []
+    from mars.plugins.load import load_plugins
+
+    return [f"plugins: {plugin}" for plugin in load_plugins(study, source)]
 
 
 def check(args: argparse.Namespace) -> None:
     study, name = load_study(args.config), args.name or args.config
+    lines = _load_plugins(study, name)
+    if lines:
+        from mars.plugins.probe import probe_plugins
+
+        lines += probe_plugins(study, name)
     from mars.data import check_rows
     from mars.evaluation.check import check_bases, check_benchmarks
     from mars.evaluation.records import write_atomically
 
     bases = check_bases(study, name)
-    lines = [f"scales.{scale}.base: {source.checkpoint}" for scale, source in bases.items()]
+    lines += [f"scales.{scale}.base: {source.checkpoint}" for scale, source in bases.items()]
     lines += check_rows(study, {s: source.tokenizer for s, source in bases.items()}, name)
     lines += check_benchmarks(study, bases, name)
     write_atomically(args.out, "\n".join([*lines, *filter(None, [args.stamp])]) + "\n")
@@ -135,10 +153,16 @@ def training_cost(args: argparse.Namespace) -> None:
     measure_training_cost(study, args.seed, args.checkpoint, args.out)
 
 
+def tidy(args: argparse.Namespace) -> None:
+    from mars.analysis.tidy import write_tidy
+
+    write_tidy(_study(args), args.results, args.out)
+
+
 def table(args: argparse.Namespace) -> None:
     from mars.analysis.tables import write_table
 
-    write_table(args.name, _study(args), args.results, args.out)
+    write_table(args.name, _study(args), args.results, args.out, args.intervals)
 
 
 def figure(args: argparse.Namespace) -> None:
@@ -151,6 +175,13 @@ def report(args: argparse.Namespace) -> None:
     from mars.analysis.report import write_report
 
     write_report(_study(args), args.results, args.figures, args.out)
+
+
+def compare(args: argparse.Namespace) -> None:
+    from mars.analysis.compare.page import write_comparison
+
+    study = load_study(args.config)
+    write_comparison(study, args.results, args.variant, args.baselines, args.margin, args.out)
 
 
 def chance(args: argparse.Namespace) -> None:

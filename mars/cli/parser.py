@@ -8,6 +8,7 @@ from pathlib import Path
 
 import mars
 from mars.cli import commands
+from mars.config.compare import BASELINES
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -97,11 +98,22 @@ def build_parser() -> argparse.ArgumentParser:
     cost.study().seed().option("--checkpoint", "what is trained on (a folder or embedded:NAME)")
     cost.out("the CSV to write")
 
+    tidy = command("tidy", commands.tidy, "gather the records of a study in two Parquet files")
+    tidy.study().results()
+    tidy.out("folder to write records.parquet and generations.parquet to")
+
     table = command(
-        "table", commands.table, "write one table of a study's results, as CSV and Markdown"
+        "table", commands.table, "write one table of a study's results, as CSV, Markdown and LaTeX"
+    )
+    table.describe(
+        "Writes NAME.csv, NAME.md and NAME.tex. Of table2 to table5, which the paper has too, "
+        "there are three forms more, in its own layout: NAME.ours, NAME.paper, NAME.difference."
     )
     table.parser.add_argument("name", help="the table's name")
-    table.study().results().out("folder to write NAME.csv and NAME.md to")
+    table.parser.add_argument(
+        "--intervals", action="store_true", help="with 95 %% intervals in the LaTeX too"
+    )
+    table.study().results().out("folder to write them to")
 
     figure = command(
         "figure", commands.figure, "draw one figure of a study's results, as PNG and PDF"
@@ -114,6 +126,19 @@ def build_parser() -> argparse.ArgumentParser:
     )
     report.study().results().option("--figures", "folder of the study's figures", kind=Path)
     report.out("the HTML file to write")
+
+    compare = command(
+        "compare", commands.compare, "hold one variant of a study against others, on an HTML page"
+    )
+    compare.describe(
+        "Paired differences with intervals, frontiers, and a verdict for each baseline, from "
+        "results that are there (`snakemake compare --config variant=FILE` makes them first)."
+    )
+    compare.study().results().option("--variant", "the variant; the study must have it")
+    add = compare.parser.add_argument
+    add("--baselines", nargs="+", default=list(BASELINES), help="variants it is held against")
+    add("--margin", type=float, default=2.0, help="points; a smaller loss is not worse (default 2)")
+    compare.out("the HTML file to write")
 
     chance = command("chance", commands.chance, "write what each benchmark gives for nothing")
     chance.study()

@@ -7,9 +7,12 @@ here, and the JSON schema that Snakemake validates against is generated from the
 
 from __future__ import annotations
 
+from mars.config.compare import Comparison, compared_runs, load_comparison, with_variant
 from mars.config.files import dump_study, json_schema, load_study, parse_study
+from mars.config.references import hub_reference, located
 from mars.config.sections import (
     ALIGNMENTS,
+    DECODERS,
     Acceptance,
     Benchmark,
     CacheName,
@@ -29,9 +32,11 @@ from mars.config.study import ConfigError, Study
 
 __all__ = [
     "ALIGNMENTS",
+    "DECODERS",
     "Acceptance",
     "Benchmark",
     "CacheName",
+    "Comparison",
     "ConfigError",
     "Continuous",
     "Data",
@@ -49,8 +54,13 @@ __all__ = [
     "Training",
     "TrainingCost",
     "Variant",
+    "compared_runs",
     "dump_study",
+    "hub_reference",
     "json_schema",
+    "load_comparison",
     "load_study",
+    "located",
     "parse_study",
+    "with_variant",
 ]

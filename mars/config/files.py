@@ -5,12 +5,15 @@ from __future__ import annotations
 import difflib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
 
+from mars.config.sections import Section
 from mars.config.study import ConfigError, Study
+
+Kind = TypeVar("Kind", bound=Section)
 
 
 def parse_study(raw: Any, source: str = "configuration") -> Study:
@@ -19,25 +22,33 @@ def parse_study(raw: Any, source: str = "configuration") -> Study:
     Raises:
         ConfigError: one line naming the file, the key and the remedy.
     """
+    return parse(Study, raw, source)
+
+
+def parse(kind: type[Kind], raw: Any, source: str) -> Kind:
+    """A section of one kind, from a mapping read from ``source``. Raises ConfigError."""
     if not isinstance(raw, dict):
         raise ConfigError(f"{source}: expected a mapping of settings, got {type(raw).__name__}")
     try:
-        return Study.model_validate(raw)
+        return kind.model_validate(raw)
     except ValidationError as error:
-        raise ConfigError(f"{source}: {_explain(error)}") from None
+        raise ConfigError(f"{source}: {_explain(error, kind)}") from None
 
 
 def load_study(path: str | Path) -> Study:
     """Read and check a study file. Raises ConfigError as ``parse_study`` does."""
-    path = Path(path)
+    return parse_study(read_yaml(Path(path), "study files"), str(path))
+
+
+def read_yaml(path: Path, what: str) -> Any:
+    """What a YAML file holds; ``what`` names such files in messages. Raises ConfigError."""
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         near = ", ".join(sorted(str(p) for p in path.parent.glob("*.yaml"))) or "none here"
-        raise ConfigError(f"{path}: no such file; study files: {near}") from None
+        raise ConfigError(f"{path}: no such file; {what}: {near}") from None
     except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
         raise ConfigError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
-    return parse_study(raw, str(path))
 
 
 def dump_study(study: Study) -> str:
@@ -51,13 +62,13 @@ def json_schema() -> str:
     return json.dumps(schema | Study.model_json_schema(), indent=2, sort_keys=True) + "\n"
 
 
-def _explain(error: ValidationError) -> str:
+def _explain(error: ValidationError, kind: type[Section]) -> str:
     """The first problem of a validation, as one line with its key and a remedy."""
     problem = error.errors()[0]
     key = ".".join(str(part) for part in problem["loc"])
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     if problem["type"] == "extra_forbidden":
-        fields = _fields_at(problem["loc"][:-1])
+        fields = _fields_at(kind, problem["loc"][:-1])
         near = difflib.get_close_matches(str(problem["loc"][-1]), fields, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(fields)}"
         return f"{key}: unknown key; {hint}{more}"
@@ -68,9 +79,9 @@ def _explain(error: ValidationError) -> str:
     return f"{key}: {problem['msg']}, got {problem['input']!r}{more}"
 
 
-def _fields_at(loc: tuple[int | str, ...]) -> list[str]:
+def _fields_at(kind: type[Section], loc: tuple[int | str, ...]) -> list[str]:
     """Names of the settings of the section at a location, found by walking the JSON schema."""
-    schema = Study.model_json_schema()
+    schema = kind.model_json_schema()
     node: dict[str, Any] = schema
     for part in loc:
         choices = [node, *node.get("anyOf", [])]

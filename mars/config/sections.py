@@ -11,9 +11,15 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Tau = Annotated[float, Field(gt=0.0, le=1.0)]
 Rule = Literal["probability", "entropy", "margin"]
 CacheName = Literal["none", "block", "cursor"]
-DecoderName = Literal["ar", "mars", "block_diffusion", "jacobi"]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$")]
+DecoderName = Name
+"""One of ``DECODERS``, or a plug-in's (``mars.plugins`` says which there are)."""
 
+DECODERS = ("ar", "mars", "block_diffusion", "jacobi")
+"""The decoding methods that are built in."""
+
+UNTHRESHOLDED = ("ar", "block_diffusion", "jacobi")
+"""Those that a study reads at τ = 1 only."""
 
 ALIGNMENTS = {
     "ar_sft": ("decoder",),
@@ -133,7 +139,10 @@ class Training(Section):
 
 
 class Variant(Section):
-    """One trained model: an objective applied to a parent on the examples of some stages."""
+    """One model: an objective applied to a parent on the examples of some stages.
+
+    Or a checkpoint from elsewhere, evaluated as it is.
+    """
 
     objective: str | None = Field(None, description="none: the base checkpoint as given")
     parent: str | None = Field(None, description="the variant whose checkpoint it starts from")
@@ -142,13 +151,28 @@ class Variant(Section):
     block_size: int = Field(1, ge=1)
     ar_weight: float = Field(1.0, ge=0, description="weight of the SFT loss L_AR")
     alignment: Literal["decoder", "stream", "own"] = "decoder"
+    learning_rate: float | None = Field(None, gt=0, description="null: training.learning_rate")
+    checkpoint: str | None = Field(
+        None, description="a folder or hub model that is evaluated as it is, instead of training"
+    )
+    decoder: DecoderName = Field(
+        "ar",
+        description="the method that reads it in the quality tables; default: the objective's "
+        "own, of a plug-in's objective or a checkpoint mars where block_size is above 1, else ar",
+    )
+    thresholds: list[Tau] | None = Field(
+        None, min_length=1, description="on every benchmark, instead of the evaluation section's"
+    )
 
-    @property
-    def decoder(self) -> DecoderName:
-        """The method that reads this variant in the quality tables."""
-        if self.objective == "mars":
-            return "mars"
-        return "block_diffusion" if self.objective == "block_diffusion" else "ar"
+    @model_validator(mode="before")
+    @classmethod
+    def _reader(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or "decoder" in given:
+            return given
+        objective, size = given.get("objective"), given.get("block_size", 1)
+        own = {"ar_sft": "ar", "mars": "mars", "block_diffusion": "block_diffusion"}
+        drafts = isinstance(size, int) and size > 1
+        return given | {"decoder": own.get(objective, "mars" if drafts else "ar")}
 
 
 class Benchmark(Section):

@@ -8,8 +8,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from mars.config.references import hub_reference, located
 from mars.config.sections import (
     ALIGNMENTS,
+    UNTHRESHOLDED,
     Data,
     DecoderName,
     Decoding,
@@ -52,20 +54,38 @@ class Study(Section):
     throughput: Throughput | None = None
     training_cost: TrainingCost | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _released_cost_no_training(cls, given: Any) -> Any:
+        """Where nothing is trained, neither is what a training step costs measured."""
+        if isinstance(given, dict) and given.get("checkpoints") == "released":
+            return given | {"training_cost": None}
+        return given
+
     @model_validator(mode="after")
     def _references(self) -> Study:
+        self._sources()
         for name, variant in self.variants.items():
             key = f"variants.{name}"
+            if variant.thresholds and variant.decoder in UNTHRESHOLDED:
+                raise ValueError(
+                    f"{key}.thresholds: {variant.decoder} has no threshold; leave them out"
+                )
+            if variant.checkpoint is not None:
+                self._as_it_is(name)
+                continue
             if variant.objective is None:
                 if name != "base":
-                    raise ValueError(f"{key}.objective is missing: name an objective")
+                    raise ValueError(
+                        f"{key}.objective is missing: name an objective, or a checkpoint"
+                    )
                 continue
             if variant.parent is None or not variant.stages:
                 raise ValueError(f"{key} needs a parent and at least one stage")
-            _known(variant.parent, self.variants, f"{key}.parent")
+            known(variant.parent, self.variants, f"{key}.parent")
             for scale in variant.scales or []:
-                _known(scale, self.scales, f"{key}.scales")
-                if scale not in self.scales_of(variant.parent):
+                known(scale, self.scales, f"{key}.scales")
+                if not self._made_at(variant.parent, scale):
                     raise ValueError(f"{key}.parent {variant.parent!r} is not made at {scale!r}")
             if variant.objective in ("mars", "block_diffusion") and variant.block_size < 2:
                 raise ValueError(
@@ -73,9 +93,9 @@ class Study(Section):
                     "least 2 (one token a step is tau = 1)"
                 )
             if variant.alignment not in ALIGNMENTS.get(variant.objective, (variant.alignment,)):
-                known = " or ".join(ALIGNMENTS[variant.objective])
+                choices = " or ".join(ALIGNMENTS[variant.objective])
                 raise ValueError(
-                    f"{key}.alignment is {variant.alignment!r}: {variant.objective} knows {known}"
+                    f"{key}.alignment is {variant.alignment!r}: {variant.objective} knows {choices}"
                 )
             self._lineage(name)
         if len(set(self.seeds)) < len(self.seeds):
@@ -83,25 +103,57 @@ class Study(Section):
         if not self.seeds or not self.scales or not self.evaluation.benchmarks:
             raise ValueError("seeds, scales and evaluation.benchmarks need at least one entry")
         for name in self.evaluation.panels:
-            _known(name, self.evaluation.benchmarks, "evaluation.panels")
+            known(name, self.evaluation.benchmarks, "evaluation.panels")
         if rules := self.evaluation.acceptance:
-            _known(rules.variant, self.variants, "evaluation.acceptance.variant")
-            _known(rules.benchmark, self.evaluation.benchmarks, "evaluation.acceptance.benchmark")
+            known(rules.variant, self.variants, "evaluation.acceptance.variant")
+            known(rules.benchmark, self.evaluation.benchmarks, "evaluation.acceptance.benchmark")
             self._decodes(rules.variant, "mars", "evaluation.acceptance.variant")
         if jacobi := self.evaluation.jacobi:
-            _known(jacobi.variant, self.variants, "evaluation.jacobi.variant")
+            known(jacobi.variant, self.variants, "evaluation.jacobi.variant")
             self._decodes(jacobi.variant, "ar", "evaluation.jacobi.variant")
         if grid := self.throughput:
-            _known(grid.scale, self.scales, "throughput.scale")
-            _known(grid.benchmark, self.evaluation.benchmarks, "throughput.benchmark")
+            known(grid.scale, self.scales, "throughput.scale")
+            known(grid.benchmark, self.evaluation.benchmarks, "throughput.benchmark")
             for key, name in (("variant", grid.variant), ("ar_variant", grid.ar_variant)):
-                _known(name, self.variants, f"throughput.{key}")
+                known(name, self.variants, f"throughput.{key}")
                 if grid.scale not in self.scales_of(name):
                     raise ValueError(f"throughput.{key} {name!r} is not made at {grid.scale!r}")
             self._measures(grid)
         if cost := self.training_cost:
             self._costs(cost)
         return self
+
+    def _sources(self) -> None:
+        """Check where models come from that the study does not make."""
+        for scale, made in self.scales.items():
+            key = f"scales.{scale}"
+            if made.revision and hub_reference(made.base) is None:
+                raise ValueError(f"{key}.revision: {made.base!r} is no hub model; leave it out")
+            for name in made.released:
+                known(name, self.variants, f"{key}.released")
+                if self.variants[name].objective is None or not self._made_at(name, scale):
+                    raise ValueError(
+                        f"{key}.released.{name}: the study trains no {name!r} at {scale!r}; "
+                        "leave it out"
+                    )
+        if self.checkpoints == "released" and not any(s.released for s in self.scales.values()):
+            raise ValueError(
+                "checkpoints is 'released' and no scale names any: fill scales.….released "
+                "(variant → checkpoint), or set checkpoints: trained"
+            )
+
+    def _as_it_is(self, name: str) -> None:
+        """Check a variant that is a checkpoint from elsewhere."""
+        variant, key = self.variants[name], f"variants.{name}"
+        for field in ("objective", "parent", "stages", "learning_rate"):
+            if getattr(variant, field):
+                raise ValueError(
+                    f"{key}.{field}: its checkpoint is evaluated as it is; leave {field} out"
+                )
+        for scale in variant.scales or []:
+            known(scale, self.scales, f"{key}.scales")
+        if len(self.scales_of(name)) != 1:
+            raise ValueError(f"{key}.scales: a checkpoint is of one scale; name which")
 
     def _measures(self, grid: Throughput) -> None:
         self._decodes(grid.ar_variant, "ar", "throughput.ar_variant")
@@ -123,13 +175,13 @@ class Study(Section):
             )
 
     def _costs(self, cost: TrainingCost) -> None:
-        _known(cost.scale, self.scales, "training_cost.scale")
+        known(cost.scale, self.scales, "training_cost.scale")
         asked = [("ar_variant", cost.ar_variant, "ar_sft")]
         asked += [("variants", name, "mars") for name in cost.variants]
         asked += [("released", cost.released, "mars")] if cost.released else []
         for field, name, objective in asked:
             key = f"training_cost.{field}"
-            _known(name, self.variants, key)
+            known(name, self.variants, key)
             if cost.scale not in self.scales_of(name):
                 raise ValueError(f"{key} {name!r} is not made at {cost.scale!r}")
             mine = self.variants[name].objective
@@ -141,8 +193,8 @@ class Study(Section):
 
     def _decodes(self, variant: str, decoder: DecoderName, key: str) -> None:
         made = self.variants[variant]
-        known = made.objective is None or made.objective in ALIGNMENTS
-        if known and made.decoder != decoder:  # an unknown objective is reported as such
+        built_in = made.objective is None or made.objective in ALIGNMENTS
+        if built_in and made.decoder != decoder:  # an unknown objective is reported as such
             names = ", ".join(v for v, made in self.variants.items() if made.decoder == decoder)
             raise ValueError(f"{key}: {variant!r} is not read by {decoder}; choose from {names}")
 
@@ -155,10 +207,47 @@ class Study(Section):
             seen.append(at)
             at = self.variants[at].parent if at in self.variants else None
 
+    def is_trained(self, variant: str) -> bool:
+        """Whether a variant is trained by the study, and no checkpoint as given."""
+        return self.checkpoints == "trained" and self.variants[variant].objective is not None
+
+    def given_checkpoint(self, scale: str, variant: str) -> str:
+        """What stands for a variant that the study does not train (see ``located``)."""
+        made, at = self.variants[variant], self.scales[scale]
+        if made.objective is not None:
+            return located(at.released[variant], self.data_root)
+        ref = made.checkpoint or at.base
+        return located(ref, self.data_root, None if made.checkpoint else at.revision)
+
+    def base(self, scale: str) -> str:
+        """A scale's base checkpoint (see ``located``)."""
+        return located(self.scales[scale].base, self.data_root, self.scales[scale].revision)
+
+    def training_of(self, variant: str) -> Training:
+        """The optimisation of a variant: the study's, with what the variant says otherwise."""
+        rate = self.variants[variant].learning_rate
+        return self.training.model_copy(update={} if rate is None else {"learning_rate": rate})
+
     def scales_of(self, variant: str) -> list[str]:
         """The scales at which a variant is made, in the study's order."""
+        asked = [scale for scale in self.scales if self._made_at(variant, scale)]
+        if self.checkpoints == "trained" or self.variants[variant].objective is None:
+            return asked
+        return [scale for scale in asked if variant in self.scales[scale].released]
+
+    def _made_at(self, variant: str, scale: str) -> bool:
+        """Whether the study asks for a variant at a scale, released or not."""
         only = self.variants[variant].scales
-        return [s for s in self.scales if only is None or s in only]
+        return only is None or scale in only
+
+    def left_out(self) -> list[tuple[str, str]]:
+        """(scale, variant) of which a study of released checkpoints names none."""
+        return [
+            (scale, variant)
+            for variant in self.variants
+            for scale in self.scales
+            if self._made_at(variant, scale) and scale not in self.scales_of(variant)
+        ]
 
     def runs(self) -> Iterator[tuple[str, str]]:
         """Every (scale, variant) of the study, the base included."""
@@ -171,9 +260,9 @@ class Study(Section):
         try:
             if seed not in self.seeds:
                 raise ValueError(f"seeds: {seed} is not one of {self.seeds}; add it, or use one")
-            _known(scale, self.scales, "scales")
-            _known(variant, self.variants, "variants")
-            _known(scale, dict.fromkeys(self.scales_of(variant)), f"variants.{variant}.scales")
+            known(scale, self.scales, "scales")
+            known(variant, self.variants, "variants")
+            known(scale, dict.fromkeys(self.scales_of(variant)), f"variants.{variant}.scales")
         except ValueError as error:
             raise ConfigError(f"{source}: {error}") from None
 
@@ -195,11 +284,12 @@ class Study(Section):
                 alignment=alignment,
             )
 
-        if made.decoder != "mars":
+        if made.decoder in UNTHRESHOLDED:
             found = [at(1.0)]
         else:
-            taus = list(ev.thresholds)
-            if ev.sweep == "full" or (ev.sweep == "panels" and benchmark in ev.panels):
+            taus = list(made.thresholds or ev.thresholds)
+            swept = ev.sweep == "full" or (ev.sweep == "panels" and benchmark in ev.panels)
+            if swept and made.thresholds is None:
                 taus += ev.sweep_thresholds
             found = [at(tau) for tau in dict.fromkeys(taus)]
             if (r := ev.acceptance) and (r.variant, r.benchmark) == (variant, benchmark):
@@ -211,7 +301,8 @@ class Study(Section):
         return list(dict.fromkeys(found))
 
 
-def _known(name: str, among: dict[str, Any], key: str) -> None:
+def known(name: str, among: dict[str, Any], key: str) -> None:
+    """Raise ValueError, with a remedy, for a name that is not ``among`` those there are."""
     if name not in among:
         near = difflib.get_close_matches(name, among, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(among)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Any
 
 import torch
@@ -17,6 +18,12 @@ from mars.models import mask_token_id
 
 def check_settings(settings: Decoding) -> None:
     """Raise DecodingError, naming setting and remedy, for settings that no method understands."""
+    from mars.decoding import DECODERS  # the registry imports this module
+
+    if settings.decoder not in DECODERS:
+        near = difflib.get_close_matches(settings.decoder, DECODERS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(DECODERS)}"
+        raise DecodingError(f"decoder: unknown {settings.decoder!r}; {hint}")
     decoder, tau, size = settings.decoder, settings.tau, settings.block_size
     if decoder in ("ar", "jacobi") and tau != 1:
         raise DecodingError(f"tau is {tau:g}, but {decoder} has no threshold: leave it at 1")

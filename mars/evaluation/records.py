@@ -7,11 +7,12 @@ goes on where it stopped, and a change of any setting is a new record, never a r
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,9 @@ class Record:
         score: the benchmark's primary metric in 0 … 1; None until scored.
         seconds: the row's share of its batch's wall-clock time.
         confidence: of each kept token.
+        answers: where the output may not be kept (it is empty then): what the grader read in it,
+            filter → answer. Scoring anew reads these.
+        output_hash: likewise: hash of the output.
     """
 
     fingerprint: str
@@ -57,12 +61,22 @@ class Record:
     score: float | None
     seconds: float
     confidence: list[float]
+    answers: dict[str, str] | None = None
+    output_hash: str | None = None
 
     def line(self) -> str:
         """The record as a line of its file."""
-        return json.dumps(vars(self), ensure_ascii=False) + "\n"
+        values = vars(self).items()
+        held = {name: value for name, value in values if name not in _OPTIONAL or value is not None}
+        return json.dumps(held, ensure_ascii=False) + "\n"
+
+    @property
+    def said(self) -> str:
+        """What the benchmark's grader is given."""
+        return self.output if self.answers is None else json.dumps(self.answers)
 
 
+_OPTIONAL = {field.name for field in fields(Record) if field.default is not MISSING}
 _NAMES = {field.name for field in fields(Record)}
 
 
@@ -77,21 +91,33 @@ def fingerprint(parts: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-@cache
 def decoding_code(decoder: str) -> str:
     """Hash of the sources that shape a generation: what other code decoded is not used again.
 
-    The registry and the other methods' files do not count, so that a new method repeats nothing.
+    The registry and the other methods' files do not count, so that a new method repeats nothing; a
+    plug-in's own file does.
     """
     from mars.decoding import DECODERS
 
+    return _code_of(DECODERS[decoder])
+
+
+@cache
+def _code_of(method: type) -> str:
+    from mars.decoding import DECODERS
+
     mars = Path(__file__).parents[1]
-    kin = {parent.__module__ for parent in DECODERS[decoder].__mro__}
+    kin = {parent.__module__: parent for parent in method.__mro__}
     others = {
-        m.rsplit(".", 1)[1] for made in DECODERS.values() if (m := made.__module__) not in kin
+        m.rsplit(".", 1)[-1]
+        for made in DECODERS.values()
+        if (m := made.__module__) not in kin and m.startswith("mars.decoding.")
     }
     shared = [f for f in sorted((mars / "decoding").glob("*.py")) if f.stem not in others]
-    files = [mars / "models.py", *(f for f in shared if f.stem != "__init__")]
+    loading = [mars / "models" / f"{name}.py" for name in ("loading", "mask_token", "plain")]
+    files = [*loading, *(f for f in shared if f.stem != "__init__")]
+    mine = [parent for name, parent in kin.items() if name not in ("abc", "builtins")]
+    files += [Path(inspect.getfile(p)) for p in mine if not p.__module__.startswith("mars.")]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 
@@ -132,7 +158,7 @@ def read_records(path: Path) -> list[Record]:
             values = json.loads(line)
         except ValueError:
             continue
-        if isinstance(values, dict) and values.keys() == _NAMES:
+        if isinstance(values, dict) and values.keys() | _OPTIONAL == _NAMES:
             found.append(Record(**values))
     return found
 

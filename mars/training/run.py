@@ -14,9 +14,15 @@ from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from mars import models
-from mars.config import Study, Training, Variant
-from mars.data import end_of_turn_id, load_examples
-from mars.training.objectives import Objective, Setup, check_objective, make_objective
+from mars.config import ALIGNMENTS, Study, Training, Variant
+from mars.data import Report, end_of_turn_id, load_examples
+from mars.training.objectives import (
+    Objective,
+    Setup,
+    check_objective,
+    make_objective,
+    outside_code,
+)
 from mars.training.progress import Progress
 from mars.training.steps import Order, shuffled
 from mars.training.trainer import SumTrainer, TrainingError
@@ -38,8 +44,8 @@ def train_variant(
         SystemExit: 143, after SIGTERM, with the state saved.
     """
     out = Path(out)
-    made = study.variants[variant]
-    check_objective(made.objective)
+    made, config = study.variants[variant], study.training_of(variant)
+    code = outside_code(check_objective(made.objective))
     folder = models.resolve_checkpoint(parent)
     recipe = {
         "study": study.study,
@@ -48,35 +54,44 @@ def train_variant(
         "seed": seed,
         "parent": models.checkpoint_hash(folder),
         "data": study.data.model_dump(mode="json"),
-        "training": study.training.model_dump(mode="json", exclude=_WITHOUT_EFFECT),
-        "settings": made.model_dump(mode="json", exclude={"scales", "parent"}),
+        "training": config.model_dump(mode="json", exclude=_WITHOUT_EFFECT),
+        "settings": settings_of(made),
+        **({"code": code} if code else {}),
     }
     if is_done(out, recipe):
         log.info("%s: already trained with this recipe", out)
         return
 
-    check_processes(study.training)
-    torch.set_num_threads(study.training.threads)
+    check_processes(config)
+    torch.set_num_threads(config.threads)
     tokenizer = models.load_tokenizer(folder)
-    model = models.load_model(folder, parameter_dtype(study.training))
+    model = models.load_model(folder, parameter_dtype(config))
     objective = make_objective(str(made.objective), setup_of(made, model, tokenizer, seed))
     examples = load_examples(study.data, tokenizer, made.stages, seed)
     check_context(model, objective, max(map(len, examples)), folder)
     trainer = fit(
-        model, tokenizer, objective, shuffled(examples, study.training.epochs, seed),
-        study.training, out, seed, recipe,
+        model, tokenizer, objective, shuffled(examples, config.epochs, seed),
+        config, out, seed, recipe,
         epoch_examples=len(examples), label=f"{scale} {variant}",
     )  # fmt: skip
     trained = trainer.whole_model()
     if trainer.is_world_process_zero():
         models.save_checkpoint(trained, tokenizer, out / "model", recipe)
-        write_summary(out / "training.json", trainer.progress)
+        write_summary(out / "training.json", trainer.progress, examples.report)
         shutil.rmtree(out / "trainer", ignore_errors=True)
     trainer.accelerator.wait_for_everyone()
 
 
 _WITHOUT_EFFECT = {"save_steps", "logging_steps", "threads", "processes", "accelerate"}
 """Settings that may change between a run and its continuation."""
+
+
+def settings_of(variant: Variant) -> dict[str, Any]:
+    """What of a variant shaped its model, and how to read a model that a plug-in trained."""
+    names = {"objective", "stages", "block_size", "ar_weight", "alignment"}
+    if variant.objective not in ALIGNMENTS:
+        names.add("decoder")
+    return variant.model_dump(mode="json", include=names)
 
 
 def is_done(out: Path, recipe: dict[str, Any]) -> bool:
@@ -177,11 +192,12 @@ def _keep_recipe(folder: Path, recipe: dict[str, Any]) -> None:
         kept.write_text(json.dumps(recipe), encoding="utf-8")
 
 
-def write_summary(file: Path, progress: Progress) -> None:
-    """Write ``training.json``, whole or not at all."""
+def write_summary(file: Path, progress: Progress, report: Report) -> None:
+    """Write ``training.json``, what became of the data's rows in it; whole or not at all."""
     new = file.with_name(f".{file.name}.new")
     with models.writing(file.parent):
-        new.write_text(json.dumps(progress.summary(), indent=2) + "\n", encoding="utf-8")
+        told = {**progress.summary(), "data": report.as_json()}
+        new.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
         os.replace(new, file)
 
 

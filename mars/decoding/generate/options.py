@@ -131,7 +131,8 @@ def decoding(recipe: Mapping[str, Any], taus: Sequence[float | None], **wished: 
     """
     trained = recipe.get("settings", {})
     objective = trained.get("objective")
-    default = "block_diffusion" if objective == "block_diffusion" else "mars"
+    own = "block_diffusion" if objective == "block_diffusion" else "mars"
+    default = trained.get("decoder", own)  # what a plug-in trained says what reads it
     decoder, size = wished.pop("decoder") or default, wished.pop("block_size")
     if size is None:
         size = _block_size(decoder, trained, drafts=any(tau is None or tau < 1 for tau in taus))
@@ -147,7 +148,7 @@ def _block_size(decoder: str, trained: Mapping[str, Any], drafts: bool) -> int:
     """What the checkpoint was trained with; else a usual one, with a warning where that matters."""
     if decoder == "ar":
         return 1
-    if decoder == trained.get("objective"):  # the two go by one name
+    if decoder == trained.get("decoder", trained.get("objective")):  # the two go by one name
         return int(trained["block_size"])
     if decoder != "jacobi" and drafts:
         log.warning(
