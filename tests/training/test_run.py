@@ -49,6 +49,7 @@ def at_step(monkeypatch, step, act):
 
 
 def test_a_run_and_what_it_leaves(base, rows, tmp_path):
+    rows.write_text('{"messages": []}\n' + rows.read_text())
     study, out = build_study(rows, epochs=2), tmp_path / "out"
     train_variant(study, 0, "s", "mars", base, out)
     left = {p.name for p in out.iterdir()} - {"tensorboard"}  # where the extra is installed
@@ -66,6 +67,9 @@ def test_a_run_and_what_it_leaves(base, rows, tmp_path):
     assert summary["response_tokens"] < summary["clean_tokens"]
     assert summary["flops"] > 0
     assert summary["peak_memory_mb"] > 0
+    (fault,) = summary["data"]["dropped"].values()
+    assert (fault["count"], fault["first"]) == (1, 1)
+    assert summary["data"]["rows"] == 61
     record = checkpoint_record(out / "model")
     assert record["recipe"]["variant"] == "mars"
     assert record["mask_token_id"] == 41  # the first row that no token uses
