@@ -27,3 +27,10 @@ def applies(study: Study, name: str) -> bool:
     for key in NEEDS[name].split("."):
         found = getattr(found, key) if found else None
     return bool(found)
+
+
+FORMS = ("ours", "paper", "difference")
+"""The forms of a table that the paper has too, each in the paper's own layout."""
+
+COMPARED = ("table2", "table3", "table4", "table5")
+"""The tables that have them."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from mars.analysis.statistics import Estimate, Repeated
 
@@ -25,7 +25,8 @@ Row = Mapping[str, Any]
 class Column:
     """A column; ``estimate`` columns hold :class:`Estimate` and have bounds in the CSV.
 
-    ``spread`` columns hold :class:`Repeated`, and the CSV has its deviation beside it.
+    ``spread`` columns hold :class:`Repeated`, and the CSV has its deviation beside it. ``best``
+    says which end of a column LaTeX prints in bold, if any.
     """
 
     key: str
@@ -36,6 +37,7 @@ class Column:
     text: bool = False
     signed: bool = False
     spread: bool = False
+    best: Literal["", "high", "low"] = ""
 
 
 @dataclass
@@ -49,7 +51,11 @@ class Section:
 
 @dataclass
 class Table:
-    """A table of a study, ready to be written."""
+    """A table of a study, ready to be written.
+
+    ``best_within`` are keys of rows: the best of a column is sought among rows alike in them, and
+    nowhere if there are none. Rows alike in the key ``group`` stand together in LaTeX.
+    """
 
     name: str
     title: str
@@ -57,6 +63,7 @@ class Table:
     sections: list[Section]
     notes: list[str] = field(default_factory=list)
     seeds: int = 1
+    best_within: tuple[str, ...] = ()
 
     @property
     def empty(self) -> bool:

@@ -14,6 +14,7 @@ import pytest
 
 from mars.analysis import durations, labels, paper
 from mars.analysis.figures import loss_curves
+from mars.analysis.parts import COMPARED, FORMS
 from mars.analysis.results import (
     ARRIVALS_COLUMNS,
     THROUGHPUT_COLUMNS,
@@ -34,11 +35,23 @@ from . import synthetic
 from .conftest import FIXED
 
 FIXED_TABLES = ["table2", "table4", "table5", "roofline", "replay", "batching"]
+COMPARED_BY_HAND = [
+    *("table2.ours", "table2.paper", "table2.difference"),
+    *("table4.ours", "table4.paper", "table4.difference"),
+    *("table5.ours", "table5.difference"),
+]
 
 
 @pytest.mark.parametrize("name", FIXED_TABLES)
 def test_csv_is_the_one_worked_out_by_hand(fixed, tmp_path, name):
     write_table(name, *fixed, tmp_path)
+    expected = (FIXED / "expected" / f"{name}.csv").read_text(encoding="utf-8")
+    assert (tmp_path / f"{name}.csv").read_text(encoding="utf-8") == expected
+
+
+@pytest.mark.parametrize("name", COMPARED_BY_HAND)
+def test_each_form_is_the_one_worked_out_by_hand(fixed, tmp_path, name):
+    write_table(name.partition(".")[0], *fixed, tmp_path)
     expected = (FIXED / "expected" / f"{name}.csv").read_text(encoding="utf-8")
     assert (tmp_path / f"{name}.csv").read_text(encoding="utf-8") == expected
 
@@ -56,7 +69,8 @@ def test_markdown_is_the_one_written_by_hand(fixed, tmp_path):
 @pytest.mark.parametrize("name", list(TABLES))
 def test_every_table_has_rows_of_its_own_and_equal_columns(study, results, tmp_path, name):
     paths = write_table(name, study, results, tmp_path)
-    assert [p.name for p in paths] == [f"{name}.csv", f"{name}.md"]
+    stems = [name, *(f"{name}.{form}" for form in FORMS if name in COMPARED)]
+    assert [p.name for p in paths] == [f"{s}.{end}" for s in stems for end in ("csv", "md", "tex")]
     rows = list(csv.reader(io.StringIO(paths[0].read_text(encoding="utf-8"))))
     assert len(rows) > 1
     assert {len(row) for row in rows} == {len(rows[0])}

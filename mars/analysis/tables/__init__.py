@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from mars.analysis.latex import latex
+from mars.analysis.parts import COMPARED
 from mars.analysis.render import Table, write_text
 from mars.analysis.tables import (
     arrivals,
+    forms,
     glance,
     jacobi,
     overhead,
@@ -46,13 +49,21 @@ def build(name: str, study: Study, results: Path) -> Table:
     return TABLES[name](study, results)
 
 
-def write_table(name: str, study: Study, results: Path, out: Path) -> list[Path]:
-    """Write ``<out>/<name>.csv`` and ``<out>/<name>.md`` and return both paths.
+def write_table(
+    name: str, study: Study, results: Path, out: Path, intervals: bool = False
+) -> list[Path]:
+    """Write ``<out>/<name>.csv``, ``.md`` and ``.tex`` and return their paths.
 
-    Both are always written: a table without results has its header and its notes only.
+    All are always written: a table without results has its header and its notes only. Where the
+    paper has the table too, its forms are written beside it (``<name>.ours.csv`` and so on).
+
+    Args:
+        intervals: whether the LaTeX has the 95 % interval of each estimate.
     """
     table = build(name, study, results)
-    return [
-        write_text(out / f"{name}.csv", table.csv()),
-        write_text(out / f"{name}.md", table.markdown()),
-    ]
+    compared = forms.forms(table, study, results) if name in COMPARED else {}
+    written = []
+    for each in (table, *compared.values()):
+        texts = {"csv": each.csv(), "md": each.markdown(), "tex": latex(each, intervals)}
+        written += [write_text(out / f"{each.name}.{end}", text) for end, text in texts.items()]
+    return written

@@ -43,8 +43,9 @@ def notes(study: Study, *more: str) -> list[str]:
 def score_columns(study: Study, decimals: int = 1) -> list[Column]:
     """One column a benchmark in the paper's order, then Avg."""
     names = labels.columns(study)
-    cells = [Column(b, title, decimals, estimate=True) for b, title in names.items()]
-    return [*cells, Column("Avg", "Avg", decimals, estimate=True, show_interval=True)]
+    cells = [Column(b, title, decimals, estimate=True, best="high") for b, title in names.items()]
+    mean = Column("Avg", "Avg", decimals, estimate=True, show_interval=True, best="high")
+    return [*cells, mean]
 
 
 def ours(
@@ -98,9 +99,10 @@ class _Scores:
             pair = [(v, summary.decoding(v, benchmark)) for v in (name, reference)]
             return summary.difference(scale, benchmark, pair[0], pair[1])
 
-        self.scores.append(ours(study, score, {**head, "scale": scale}))
+        head = {**head, "scale": scale, "group": scale}
+        self.scores.append(ours(study, score, head))
         if reference and name != reference:
-            self.differences.append(ours(study, difference, {**head, "scale": scale}))
+            self.differences.append(ours(study, difference, head))
 
         at = study.scales[scale].paper
         variant = study.variants[name]
@@ -136,6 +138,8 @@ HEAD = [
     Column("block_size", "B", text=True),
 ]
 SOURCE = Column("source", "Source", text=True)
+RIVALS = ("group", "source")
+"""Rows among which the best is sought: a scale's, ours and the paper's apart."""
 
 
 def one_token(study: Study, results: Path) -> Table:
@@ -166,7 +170,8 @@ def one_token(study: Study, results: Path) -> Table:
             "the other MARS rows predict the first token of a block as decoding does."
         )
     title = "Table 2: one token per forward (τ = 1)"
-    return Table("table2", title, columns, rows.sections(), notes(study, *more), len(study.seeds))
+    parts = rows.sections()
+    return Table("table2", title, columns, parts, notes(study, *more), len(study.seeds), RIVALS)
 
 
 def block_size(study: Study, results: Path) -> Table:
@@ -202,6 +207,7 @@ def block_size(study: Study, results: Path) -> Table:
         rows.sections(),
         notes(study, signal),
         len(study.seeds),
+        RIVALS,
     )
 
 
@@ -224,6 +230,7 @@ def multi_token(study: Study, results: Path) -> Table:
                 size = variant.block_size
                 head = {
                     "scale": scale,
+                    "group": scale,
                     "model": labels.label(name, variant),
                     "block_size": size,
                     "tau": tau,
@@ -263,6 +270,7 @@ def multi_token(study: Study, results: Path) -> Table:
         sections,
         notes(study, counting),
         len(study.seeds),
+        RIVALS,
     )
 
 

@@ -33,9 +33,9 @@ HEAD = [
     Column("batch_size", "Batch", text=True),
 ]
 TIMING = [
-    Column("tokens_per_s", "Tokens/s", spread=True),
-    Column("seconds", "Time (s)", decimals=2, spread=True),
-    Column("speedup", "Speedup", decimals=2, spread=True),
+    Column("tokens_per_s", "Tokens/s", spread=True, best="high"),
+    Column("seconds", "Time (s)", decimals=2, spread=True, best="low"),
+    Column("speedup", "Speedup", decimals=2, spread=True, best="high"),
     Column("opponent", "over", text=True),
     Column("vs_generate", "vs generate", decimals=2, spread=True),
     Column("vs_ar", "vs our AR", decimals=2, spread=True),
@@ -124,7 +124,8 @@ def wall_clock(study: Study, results: Path) -> Table:
         "also ran B_cache 64, 128 and 256."
     )
     title = "Table 5: wall-clock speed"
-    return Table("table5", title, columns, sections or [Section(title)], notes)
+    best = ("batch_size",)
+    return Table("table5", title, columns, sections or [Section(title)], notes, best_within=best)
 
 
 def _paper(setting: Setting) -> dict[str, Any]:
