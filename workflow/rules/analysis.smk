@@ -138,7 +138,7 @@ rule report:
         f"{RESULTS}/environment.json",
         throughput_files("environment.json"),
         training_cost_files("environment.json"),
-        sources(ROOT, "mars/analysis/report.py"),
+        sources(ROOT, "mars/analysis/report/__init__.py"),
         data_files(ROOT, "mars/analysis"),
     output:
         f"{REPORTS}/index.html",
