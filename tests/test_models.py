@@ -9,7 +9,7 @@ from tiny_training import build_model, build_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mars import models
-from mars.models import CheckpointError
+from mars.models import CheckpointError, devices, mask_token
 
 
 @pytest.fixture
@@ -112,12 +112,120 @@ def test_mask_takes_a_reserved_token_where_no_row_is_spare(folder, caplog):
 
 
 def test_mask_grows_the_table_only_at_need_and_says_so(folder, caplog):
-    model, tok = models.load_model(folder), models.load_tokenizer(folder)
+    mask_token._warn_of_growth.cache_clear()
+    tok = models.load_tokenizer(folder)
     tok.add_tokens([f"word{i}" for i in range(9)])
     with caplog.at_level(logging.WARNING):
-        assert models.mask_token_id(model, tok) == 50
-    assert model.get_input_embeddings().num_embeddings == 51
-    assert "grows by one row to 51" in caplog.text
+        for _ in range(2):
+            model = models.load_model(folder)
+            assert models.mask_token_id(model, tok) == 50
+    assert [r.message for r in caplog.records] == [
+        "no spare embedding row for [MASK]: the table grows by one row to 51"
+    ]
+    table = model.get_input_embeddings().weight
+    assert table.shape[0] == 51 == model.config.vocab_size
+    assert torch.allclose(table[-1], table[:-1].mean(0))
+    assert model.get_output_embeddings().weight is table
+    models.save_checkpoint(model, tok, folder, {})
+    assert models.checkpoint_record(folder)["mask_token_source"] == "new row"
+    plain = AutoModelForCausalLM.from_pretrained(folder)
+    assert torch.equal(plain.get_input_embeddings().weight, table)
+    assert models.mask_token_id(plain, models.load_tokenizer(folder)) == 50
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3", "llama"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_any_architecture_is_kept_plain_with_its_template(tmp_path, tokenizer, kind, tied):
+    model = build_model(kind, torch.float32)
+    model.config.tie_word_embeddings = tied
+    if not tied:
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach() * 2)
+    tokenizer.add_tokens([f"word{i}" for i in range(9)])
+    assert models.mask_token_id(model, tokenizer) == 50  # a new row, in both tables
+    models.save_checkpoint(model, tokenizer, tmp_path / "c", {})
+    plain, read = (
+        AutoModelForCausalLM.from_pretrained(tmp_path / "c"),
+        models.load_tokenizer(tmp_path / "c"),
+    )
+    ids = torch.tensor([[0, 5, 6, 2, 50]])
+    assert type(plain) is type(model)
+    assert torch.equal(plain(ids).logits, model(ids).logits)
+    assert plain(ids).logits.shape[-1] == 51
+    assert read.chat_template == tokenizer.chat_template
+    assert "auto_map" not in json.loads((tmp_path / "c" / "config.json").read_text())
+
+
+def test_a_recorded_mask_beyond_the_embedding_is_refused(folder):
+    model, tok = models.load_model(folder), models.load_tokenizer(folder)
+    model.config.mask_token_id = 50
+    with pytest.raises(CheckpointError, match="is 50 and the embedding has 50 rows"):
+        models.mask_token_id(model, tok)
+
+
+# ------------------------------------------------------------------------------- what a machine can
+
+
+@pytest.mark.parametrize(
+    ("wanted", "device", "able", "found"),
+    [
+        ("auto", "cpu", True, "float32"),
+        ("auto", "cuda", True, "bfloat16"),
+        ("auto", "cuda", False, "float32"),
+        ("bfloat16", "cpu", False, "bfloat16"),
+    ],
+)
+def test_precision_by_capability(monkeypatch, wanted, device, able, found):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: able)
+    assert models.choose_dtype(wanted, device) == found
+
+
+@pytest.mark.parametrize(
+    ("named", "count", "gpus"),
+    [
+        (None, 2, ["0", "1"]),
+        ("", 0, []),
+        ("3,5", 2, ["3", "5"]),
+        ("GPU-a, GPU-b", 2, ["GPU-a", "GPU-b"]),
+        ("7", 0, []),
+    ],
+)
+def test_the_gpus_of_this_process(monkeypatch, named, count, gpus):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    if named is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    assert models.visible_gpus() == gpus
+
+
+def test_a_model_larger_than_a_gpu_is_spread(folder, monkeypatch):
+    held = sum(p.numel() for p in build_model(dtype=torch.float32).parameters())
+    assert devices.weight_bytes(folder, torch.bfloat16) == 2 * held
+    assert devices.weight_bytes(folder, torch.float32) == 4 * held
+    card = type("Card", (), {"total_memory": 4 * held})
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: card)
+    for count, spread in ((1, False), (2, True)):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
+        assert devices.spreads(folder, torch.float32, "cuda") is spread
+        assert not devices.spreads(folder, torch.bfloat16, "cuda")
+        assert not devices.spreads(folder, torch.float32, "cpu")
+
+
+# ------------------------------------------------------------------------------- wrong weights
+
+
+def test_weights_of_another_shape_than_the_configuration(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "vocab_size": 64}))
+    told = r"embed_tokens.weight is of shape \(50, 16\) and config.json says \(64, 16\)"
+    refused(folder, told, models.load_model)
+
+
+def test_weights_that_lack_a_layer(folder):
+    config = json.loads((folder / "config.json").read_text())
+    layers = {"num_hidden_layers": 3, "layer_types": ["full_attention"] * 3}
+    (folder / "config.json").write_text(json.dumps({**config, **layers}))
+    refused(folder, r"its weights lack model.layers.2", models.load_model)
 
 
 # ------------------------------------------------------------------------------- saving

@@ -194,7 +194,7 @@ def test_a_file_without_one_of_the_tensors(tmp_path):
 
 
 def test_without_the_reader(tmp_path, monkeypatch):
-    monkeypatch.setattr(models, "find_spec", lambda name: None)
+    monkeypatch.setattr("mars.models.gguf.find_spec", lambda name: None)
     refused(tmp_path / "x.gguf", tmp_path / "c", "gguf, which reads it, is not installed; install")
 
 

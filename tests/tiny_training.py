@@ -13,6 +13,8 @@ from transformers import (
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
 )
 
 from mars.config import parse_study
@@ -27,6 +29,7 @@ def build_model(kind: str = "qwen2", dtype: torch.dtype = torch.float64, seed: i
     torch.manual_seed(seed)
     config, model = {
         "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+        "qwen3": (Qwen3Config, Qwen3ForCausalLM),
         "llama": (LlamaConfig, LlamaForCausalLM),
     }[kind]
     shape = config(

@@ -84,6 +84,8 @@ def _problem(error: Exception, name: str, revision: str | None) -> str:
         "to a checkpoint folder"
     )
     page = f"https://huggingface.co/{name}"
+    if isinstance(error, LocalEntryNotFoundError) and isinstance(error.__cause__, HfHubHTTPError):
+        error = error.__cause__  # the hub answered, and the cache was looked at after that
     match error:
         case GatedRepoError():
             return (

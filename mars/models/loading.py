@@ -52,18 +52,29 @@ def load_model(
             local_files_only=True,
             trust_remote_code=False,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # told below, by name
             **options,
         )
     except (OSError, ValueError, KeyError, RuntimeError, TypeError) as error:
         line = " ".join(str(error).split())[:300]
         raise CheckpointError(f"{folder}: transformers cannot load it: {line}") from None
-    if missing := sorted(info["missing_keys"]):  # transformers would leave these at random values
+    _check_whole(folder, info)
+    loaded: PreTrainedModel = (model if spread else model.to(device)).eval()
+    return loaded
+
+
+def _check_whole(folder: Path, info: dict[str, Any]) -> None:
+    """Refuse weights that transformers would leave at random values."""
+    if missing := sorted(info["missing_keys"]):
         raise CheckpointError(
             f"{folder}: its weights lack {', '.join(missing)[:200]}: they are of another "
             f"architecture than config.json says, or not whole; {_MAKE_AGAIN}"
         )
-    loaded: PreTrainedModel = (model if spread else model.to(device)).eval()
-    return loaded
+    for name, found, told in sorted(info["mismatched_keys"]):
+        raise CheckpointError(
+            f"{folder}: {name} is of shape {tuple(found)} and config.json says {tuple(told)}: "
+            f"they belong to different checkpoints; {_MAKE_AGAIN}"
+        )
 
 
 def _dtype(dtype: str | torch.dtype) -> torch.dtype:
@@ -73,13 +84,12 @@ def _dtype(dtype: str | torch.dtype) -> torch.dtype:
 def load_tokenizer(ref: str | Path) -> Tokenizer:
     """The tokenizer of a checkpoint, with a chat template and no id beyond the embedding."""
     folder = resolve_checkpoint(ref)
-    config = plain_config(folder)
-    options: dict[str, Any] = {} if config is None else {"config": config}
+    kind, config = _tokenizer_class(folder), plain_config(folder)
+    options: dict[str, Any] = {}
+    if config is not None and kind is AutoTokenizer:  # else it would ask to run other code
+        options = {"config": config, "trust_remote_code": False}
     try:
-        kind = _tokenizer_class(folder)
-        tokenizer: Tokenizer = kind.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False, **options
-        )
+        tokenizer: Tokenizer = kind.from_pretrained(folder, local_files_only=True, **options)
     except (OSError, ValueError, KeyError) as error:
         line = " ".join(str(error).split())[:300]
         raise CheckpointError(f"{folder}: its tokenizer cannot be loaded: {line}") from None
