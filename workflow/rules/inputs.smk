@@ -2,6 +2,9 @@
 
 # --- training
 
+SHAPING = {"objective", "stages", "block_size", "ar_weight", "alignment"}
+"""Of a variant, what shapes its training beside its parent."""
+
 
 def training_inputs(wildcards):
     variant = joined.variants[wildcards.variant]
@@ -21,10 +24,7 @@ def training_settings(wildcards):
             mode="json",
             exclude={"threads", "save_steps", "logging_steps", "processes", "accelerate"},
         ),
-        variant=variant.model_dump(
-            mode="json",
-            include={"objective", "stages", "block_size", "ar_weight", "alignment"},
-        ),
+        variant=variant.model_dump(mode="json", include=SHAPING),
     )
 
 
