@@ -138,6 +138,17 @@ def files_of_runs(study: Study, results: Path, name: str) -> Iterator[tuple[int,
 
 
 def _read_csv(path: Path, columns: dict[str, str], required: set[str]) -> pd.DataFrame:
+    stat = path.stat()
+    kinds, needed = tuple(columns.items()), frozenset(required)
+    return _parse_csv(path, kinds, needed, stat.st_mtime_ns, stat.st_size).copy(deep=False)
+
+
+@lru_cache(maxsize=256)
+def _parse_csv(
+    path: Path, kinds: tuple[tuple[str, str], ...], required: frozenset[str], mtime: int, size: int
+) -> pd.DataFrame:
+    """A file is read once, however many tables and figures are made of it, until it changes."""
+    columns = dict(kinds)
     text = {name for name, kind in columns.items() if kind == "str"}
     try:
         frame = pd.read_csv(path, dtype=dict.fromkeys(text, "str"), keep_default_na=True)
@@ -352,7 +363,7 @@ def missing(study: Study, results: Path) -> list[Missing]:
         for scale, variant in study.runs():
             folder = run_folder(results, seed, scale, variant)
             where = f"seed {seed}, {scale}, {variant}"
-            if variant != "base":
+            if study.is_trained(variant):
                 lost = [n for n in ("training.csv", "training.json") if not (folder / n).exists()]
                 if lost:
                     add(f"training of {where}", *(folder / n for n in lost))

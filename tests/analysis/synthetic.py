@@ -11,10 +11,11 @@ import csv
 import json
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from mars.config import Decoding, Study, dump_study, load_study
+from mars.config import Decoding, Study, dump_study, load_study, parse_study
 
 ROOT = Path(__file__).parents[2]
 SUBTASKS = {"toy_bbh": ("boolean", "objects", "sorting")}
@@ -23,6 +24,17 @@ SKILL = {"toy_ifeval": 62, "toy_bbh": 55, "toy_mmlu_pro": 45, "toy_gpqa": 58, "t
 
 def embedded() -> Study:
     return load_study(ROOT / "config" / "embedded.yaml")
+
+
+def reduced(variants: tuple[str, ...], seeds: tuple[int, ...] = (0,), **evaluation: Any) -> Study:
+    """A part of the embedded study: some variants at both scales, nothing timed."""
+    raw = embedded().model_dump(mode="json")
+    raw |= {"study": "reduced", "seeds": list(seeds), "throughput": None, "training_cost": None}
+    raw["variants"] = {name: raw["variants"][name] for name in variants}
+    for variant in raw["variants"].values():
+        variant["scales"] = None
+    raw["evaluation"] |= {"sweep": "none", "acceptance": None, "jacobi": None, **evaluation}
+    return parse_study(raw)
 
 
 def rng_of(*key: object) -> np.random.Generator:
