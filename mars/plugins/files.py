@@ -61,14 +61,14 @@ def resolve_plugins(study: Study, folders: Iterable[Path], source: str) -> Study
         PluginError: a file is not there.
     """
     found = []
-    for number, name in enumerate(study.plugins):
+    for name in study.plugins:
         places = list(dict.fromkeys([Path(name), *(Path(f, name) for f in folders)]))
         place = next((place for place in places if place.is_file()), None)
         if place is None:
-            tried = " or ".join(str(place) for place in places)
+            tried = ", ".join(str(place) for place in places[1:])
             raise PluginError(
-                f"{source}: plugins.{number}: no such file, {tried}; paths start at the "
-                "repository root, or at the study file's folder"
+                f"{source}: plugins: {name}: no such file{', nor ' * bool(tried)}{tried}; paths "
+                "start at the repository root, or at the study file's folder"
             )
         found.append(str(place))
     return study.model_copy(update={"plugins": found})
@@ -84,9 +84,7 @@ def find_plugins(study: Study, source: str) -> list[Plugin]:
     Raises:
         PluginError: a file cannot be read, a name is taken, or nobody has a name that is used.
     """
-    listed = [
-        _read(Path(path), None, f"{source}: plugins.{i}") for i, path in enumerate(study.plugins)
-    ]
+    listed = [_read(Path(path), None, f"{source}: plugins") for path in study.plugins]
     wanted = [
         (f"variants.{name}.{kind}", kind, str(getattr(variant, kind)))
         for name, variant in study.variants.items()

@@ -124,7 +124,7 @@ def _check_terms(terms: Any, where: str) -> None:
         if value is not None and not (isinstance(value, torch.Tensor) and value.ndim == 0):
             raise PluginError(f"{where}: loss().{name} must be a 0-dim tensor, a sum over tokens")
         if value is not None and not torch.isfinite(value):
-            raise PluginError(f"{where}: loss().{name} is {float(value)} on a probe batch")
+            raise PluginError(f"{where}: loss().{name} is {float(value.detach())} on a probe batch")
 
 
 def _check_gradient(model: Any, total: torch.Tensor, where: str) -> None:
