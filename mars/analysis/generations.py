@@ -7,7 +7,6 @@ read, so at the size of the paper's benchmarks narrow them down.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from numpy.typing import NDArray
 
 from mars.analysis import tidy
 from mars.analysis.results import ResultsError, iter_records
-from mars.config import Study
 
 WHO = (
     *("study", "seed", "scale", "variant", "benchmark", "decoder", "block_size", "tau", "rule"),
@@ -41,7 +39,7 @@ TOKEN = {
 """Columns of :func:`load_tokens` beside those of ``WHO``."""
 
 
-def load_generations(study: str | Path | Study = "embedded", **where: Any) -> pd.DataFrame:
+def load_generations(study: tidy.Source = "embedded", **where: Any) -> pd.DataFrame:
     """A row per answer: the columns of ``load`` and ``output``, ``accepted``, ``confidence``.
 
     The last two are NumPy arrays, one entry per forward and per kept token.
@@ -59,7 +57,7 @@ def load_generations(study: str | Path | Study = "embedded", **where: Any) -> pd
     return frame.assign(output=output, **{k: pd.Series(v, frame.index) for k, v in lists.items()})
 
 
-def load_steps(study: str | Path | Study = "embedded", **where: Any) -> pd.DataFrame:
+def load_steps(study: tidy.Source = "embedded", **where: Any) -> pd.DataFrame:
     """A row per forward of every answer (columns: ``WHO``, ``STEP``)."""
     frame, table = _select(study, where)
     accepted, lengths = _lengths(table.column("accepted"))
@@ -68,7 +66,7 @@ def load_steps(study: str | Path | Study = "embedded", **where: Any) -> pd.DataF
     )
 
 
-def load_tokens(study: str | Path | Study = "embedded", **where: Any) -> pd.DataFrame:
+def load_tokens(study: tidy.Source = "embedded", **where: Any) -> pd.DataFrame:
     """A row per kept token of every answer (columns: ``WHO``, ``TOKEN``)."""
     frame, table = _select(study, where)
     accepted, forwards = _lengths(table.column("accepted"))
@@ -89,7 +87,7 @@ def load_tokens(study: str | Path | Study = "embedded", **where: Any) -> pd.Data
 # ------------------------------------------------------------------------------------- reading
 
 
-def _select(study: str | Path | Study, where: dict[str, Any]) -> tuple[pd.DataFrame, pa.Table]:
+def _select(study: tidy.Source, where: dict[str, Any]) -> tuple[pd.DataFrame, pa.Table]:
     """The records that conditions leave, and of the same rows what is long about them."""
     made, results = tidy.locate(study)
     frame = tidy.read(made, results)
