@@ -6,13 +6,14 @@ import difflib
 import logging
 import random
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+import datasets
 import lm_eval.api.task
 import lm_eval.utils
 from lm_eval.api.model import LM
@@ -20,10 +21,11 @@ from lm_eval.defaults import DEFAULT_OTHER_SEED, DEFAULT_RANDOM_SEED
 from lm_eval.evaluator import evaluate
 from lm_eval.tasks import TaskManager
 
-from mars.config import Benchmark
+from mars.config import Benchmark, Study
+from mars.evaluation import sandbox
+from mars.evaluation.real import DATASETS, DOCUMENTS, files, gpqa, graders
 from mars.evaluation.source import EvaluationError
-
-EMBEDDED_TASKS = Path(__file__).parent / "tasks" / "embedded"
+from mars.evaluation.task_files import leaves, load_task, task_manager
 
 
 @dataclass(frozen=True)
@@ -34,11 +36,15 @@ class LoadedBenchmark:
         name: of the lm-eval task or group.
         metric: lm-eval's key of the primary metric.
         task_dict: what ``TaskManager.load`` returned.
+        multiturn: shots are turns of their own.
+        readers: task → what is kept of an answer; for a task without one the answer itself is.
     """
 
     name: str
     metric: str
     task_dict: Any
+    multiturn: bool = False
+    readers: Mapping[str, gpqa.Read] = field(default_factory=dict)
 
     @property
     def tasks(self) -> dict[str, Any]:
@@ -67,13 +73,18 @@ class Outcome:
 
 
 @contextmanager
-def _lm_eval() -> Iterator[None]:
-    """Inside, lm-eval says only errors, and compiles each prompt template once."""
+def _quiet() -> Iterator[None]:
+    """Inside, lm-eval says only errors, and compiles each prompt template once.
+
+    The bars of `datasets` are silent too, in whose place evaluation draws its own.
+    """
     logger, environment = logging.getLogger("lm_eval"), lm_eval.utils.env
     level, bar, compiled = logger.level, lm_eval.api.task.tqdm, environment.from_string
     logger.setLevel(logging.ERROR)
     lm_eval.api.task.tqdm = partial(bar, disable=True)
     environment.from_string = lru_cache(maxsize=256)(compiled)
+    bars = datasets.is_progress_bar_enabled()
+    datasets.disable_progress_bars()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -81,6 +92,8 @@ def _lm_eval() -> Iterator[None]:
     finally:
         logger.setLevel(level)
         lm_eval.api.task.tqdm, environment.from_string = bar, compiled
+        if bars:
+            datasets.enable_progress_bars()
 
 
 def _seed() -> None:
@@ -93,50 +106,79 @@ def _seed() -> None:
     torch.manual_seed(DEFAULT_OTHER_SEED)
 
 
-def _manager(names: Sequence[str], include_path: Sequence[str | Path]) -> TaskManager:
-    """A task manager that knows the names: our own tasks first, lm-eval's only where needed."""
-    paths: list[str | Path] = [EMBEDDED_TASKS, *include_path]
-    manager = TaskManager(include_path=paths, include_defaults=False)
-    if not set(names) <= set(manager.all_tasks):
-        manager = TaskManager(include_path=paths)
-    for name in names:
-        if name not in manager.task_index:
-            near = difflib.get_close_matches(name, manager.all_tasks, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "`mars lm-eval ls tasks` lists them"
-            raise EvaluationError(f"evaluation.benchmarks.{name}: no such lm-eval task; {hint}")
-    return manager
+def load_study(
+    study: Study,
+    names: Sequence[str] | None = None,
+    include_path: Sequence[str | Path] = (),
+) -> dict[str, LoadedBenchmark]:
+    """The benchmarks of a study (or those of them named), as ``load_benchmarks`` gives them."""
+    evaluation = study.evaluation
+    if evaluation.model_written_code == "unprotected":
+        sandbox.allow_unprotected()
+    return load_benchmarks(
+        {name: evaluation.benchmarks[name] for name in names or evaluation.benchmarks},
+        include_path,
+        data_root=study.data_root,
+        multiturn=evaluation.fewshot_as_multiturn,
+    )
 
 
 def load_benchmarks(
-    wanted: dict[str, Benchmark], include_path: Sequence[str | Path] = ()
+    wanted: dict[str, Benchmark],
+    include_path: Sequence[str | Path] = (),
+    *,
+    data_root: str | Path | None = None,
+    multiturn: bool = False,
 ) -> dict[str, LoadedBenchmark]:
     """Load lm-eval tasks and check what can be checked before a model runs.
 
     Args:
         wanted: task or group name → how it is read.
         include_path: folders of further lm-eval task files.
+        data_root: folder in which datasets and graders' files are found; from then on this
+            process asks nothing of the network. None: the hub is asked, as lm-eval does.
+        multiturn: shots are turns of their own.
 
     Raises:
-        EvaluationError: an unknown task or metric key, or a task that cannot be run here.
+        EvaluationError: an unknown task or metric key, a task that cannot be run here, or one
+            whose data is not there or differs from what it reads.
     """
-    with _lm_eval():
-        manager = _manager(list(wanted), include_path)
-        found = {}
-        for name, benchmark in wanted.items():
-            _seed()
-            try:
-                loaded = LoadedBenchmark(name, benchmark.metric, manager.load([name]))
-            except (OSError, ConnectionError, ImportError, KeyError, ValueError) as error:
-                line = " ".join(str(error).split())[:300]
-                raise EvaluationError(
-                    f"evaluation.benchmarks.{name}: the lm-eval task does not load: "
-                    f"{type(error).__name__}: {line}"
-                ) from error
-            for task in loaded.tasks.values():
-                _prepare(task, benchmark.num_fewshot, f"evaluation.benchmarks.{name}")
-            _check_metric(loaded)
-            found[name] = loaded
-    return found
+    root = None if data_root is None else files.open_root(data_root)
+    with _quiet(), graders.code_in_the_sandbox():
+        manager = task_manager(list(wanted), include_path)
+        return {
+            name: _load(manager, name, benchmark, root, multiturn)
+            for name, benchmark in wanted.items()
+        }
+
+
+def _load(
+    manager: TaskManager, name: str, benchmark: Benchmark, root: Path | None, multiturn: bool
+) -> LoadedBenchmark:
+    key = f"evaluation.benchmarks.{name}"
+    parts = list(leaves(manager, name))
+    paths = {str(part.get("dataset_path")) for part in parts}
+    if "google/IFEval" in paths:
+        graders.prepare_ifeval(root, key)
+    changes = files.overrides(parts, root, key)
+    _seed()
+    try:
+        task_dict = load_task(manager, name, changes)
+    except (EvaluationError, sandbox.SandboxError) as error:
+        raise EvaluationError(f"{key}: {error}") from None
+    except Exception as error:  # whatever a task's file, its code or its data can do wrong
+        raise EvaluationError(f"{key}: {files.why(error, parts, root)}") from error
+    known = [dataset for path in paths if (dataset := DATASETS.get(path))]
+    readers = {}
+    for task in task_dict["tasks"].values():
+        for dataset in known:
+            files.check_columns(task, dataset.columns, key)
+        _prepare(task, benchmark.num_fewshot, key)
+        if any(dataset.closed for dataset in known):
+            readers[task.task_name] = gpqa.close(task)
+    loaded = LoadedBenchmark(name, benchmark.metric, task_dict, multiturn, readers)
+    _check_metric(loaded)
+    return loaded
 
 
 def _prepare(task: Any, num_fewshot: int, key: str) -> None:
@@ -147,28 +189,45 @@ def _prepare(task: Any, num_fewshot: int, key: str) -> None:
             f"{name}: output_type {task.OUTPUT_TYPE} needs log-likelihoods; choose a task that "
             "generates text"
         )
-    if getattr(task, "UNSAFE_CODE", False):
+    if getattr(task, "UNSAFE_CODE", False) and not graders.graded_in_the_sandbox(task):
         raise EvaluationError(
             f"{name}: it runs model-written code in this process; choose a task whose grader "
-            "uses the sandbox, such as toy_humaneval"
+            "uses the sandbox, such as humaneval_instruct"
         )
     if task.get_config("num_fewshot") == 0 and num_fewshot:
         raise EvaluationError(f"{key}.num_fewshot: the task has no examples; set it to 0")
     task.set_config(key="num_fewshot", value=num_fewshot)
     # some tasks shuffle with the global generator each time their documents are asked for
+    _seed()
     documents = list(task.eval_docs)
     task.test_docs = task.validation_docs = lambda: documents
+
+
+def shortfall(loaded: LoadedBenchmark) -> str | None:
+    """A line for a real benchmark that has fewer documents than it should; None: it has all."""
+    has = sum(len(task.eval_docs) for task in loaded.tasks.values())
+    wanted = DOCUMENTS.get(loaded.name, has)
+    if has >= wanted:
+        return None
+    return (
+        f"evaluation.benchmarks.{loaded.name}: warning: {has} documents, but the benchmark has "
+        f"{wanted}: a file of it may be cut short; fetch it again"
+    )
 
 
 def metric_keys(loaded: LoadedBenchmark) -> list[str] | None:
     """The metric keys a benchmark will report; None where only running it can tell."""
     keys: dict[str, None] = {}
     for task in loaded.tasks.values():
-        metrics = task.config.metric_list or []
-        if any(callable(entry.get("metric")) for entry in metrics):
-            return None
+        names = list(task.aggregation())
+        for metric in (
+            entry for entry in task.config.metric_list or [] if callable(entry["metric"])
+        ):
+            if metric["metric"].__name__ != "pass_at_k":
+                return None
+            names += [f"pass@{k}" for k in metric["k"]]
         filters = [entry["name"] for entry in task.config.filter_list or [{"name": "none"}]]
-        keys.update(dict.fromkeys(f"{m},{f}" for f in filters for m in task.aggregation()))
+        keys.update(dict.fromkeys(f"{m},{f}" for f in filters for m in names))
     group = loaded.task_dict.get("groups", {}).get(loaded.name)
     if group is None:
         return list(keys)
@@ -201,12 +260,15 @@ def prompts(lm: LM, loaded: LoadedBenchmark, limit: int) -> list[str]:
 def requests(lm: LM, loaded: LoadedBenchmark, limit: int | None) -> list[Any]:
     """The lm-eval instances of a benchmark, as evaluation gives them to a model."""
     found: list[Any] = []
-    with _lm_eval():
+    with _quiet():
         _seed()
         for task in loaded.tasks.values():
             task.set_fewshot_seed(seed=DEFAULT_OTHER_SEED)
             task.build_all_requests(
-                limit=limit, apply_chat_template=True, chat_template=lm.apply_chat_template
+                limit=limit,
+                apply_chat_template=True,
+                fewshot_as_multiturn=loaded.multiturn,
+                chat_template=lm.apply_chat_template,
             )
             found += task.instances
     return found
@@ -214,7 +276,7 @@ def requests(lm: LM, loaded: LoadedBenchmark, limit: int | None) -> list[Any]:
 
 def run_benchmark(lm: LM, loaded: LoadedBenchmark, limit: int | None = None) -> Outcome:
     """Have lm-eval ask the model and score its answers, with the chat template applied."""
-    with _lm_eval():
+    with _quiet():
         _seed()
         for task in loaded.tasks.values():
             task.set_fewshot_seed(seed=DEFAULT_OTHER_SEED)
@@ -224,7 +286,9 @@ def run_benchmark(lm: LM, loaded: LoadedBenchmark, limit: int | None = None) -> 
             limit=limit,
             bootstrap_iters=0,
             apply_chat_template=True,
+            fewshot_as_multiturn=loaded.multiturn,
             log_samples=True,
+            confirm_run_unsafe_code=True,  # it runs in the sandbox, as was checked on loading
         )
     metrics = _numbers(results["results"][loaded.name])
     if loaded.metric not in metrics:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mars.config import ConfigError, Study
-from mars.evaluation.benchmarks import LoadedBenchmark, load_benchmarks, requests
+from mars.evaluation.benchmarks import LoadedBenchmark, load_study, requests, shortfall
 from mars.evaluation.lm_eval_model import MarsLM
 from mars.evaluation.source import EvaluationError, Source, open_checkpoint
 from mars.models import CheckpointError
@@ -25,12 +25,31 @@ def check_bases(study: Study, name: str) -> dict[str, Source]:
         name: its file, for messages.
     """
     found = {}
-    for scale, made in study.scales.items():
+    for scale in study.scales:
         try:
-            found[scale] = open_checkpoint(made.base, study.training.dtype, generate=False)
+            base = study.base(scale)
+            found[scale] = open_checkpoint(base, study.training.dtype, generate=False)
         except (CheckpointError, EvaluationError) as error:
             raise ConfigError(f"{name}: scales.{scale}.base: {error}") from None
     return found
+
+
+def check_given(study: Study, name: str) -> list[str]:
+    """Check the checkpoints that are evaluated as they are given, released ones among them.
+
+    Returns:
+        What was found, a line each.
+    """
+    lines = []
+    for key, ref in study.given_checkpoints().items():
+        if key.endswith(".base"):
+            continue
+        try:
+            source = open_checkpoint(ref, study.training.dtype, generate=False)
+        except (CheckpointError, EvaluationError) as error:
+            raise ConfigError(f"{name}: {key}: {error}") from None
+        lines.append(f"{key}: {source.checkpoint}")
+    return lines
 
 
 def check_benchmarks(
@@ -46,11 +65,12 @@ def check_benchmarks(
         What was found, a line each.
     """
     try:
-        loaded = load_benchmarks(study.evaluation.benchmarks, include_path)
+        loaded = load_study(study, include_path=include_path)
         lines = [
             f"evaluation.benchmarks.{benchmark.name}: reports {benchmark.metric}"
             for benchmark in loaded.values()
         ]
+        lines += [line for benchmark in loaded.values() if (line := shortfall(benchmark))]
         for scale, source in bases.items():
             lines += [_fits(study, benchmark, scale, source) for benchmark in loaded.values()]
     except EvaluationError as error:
@@ -59,7 +79,9 @@ def check_benchmarks(
 
 
 def _fits(study: Study, benchmark: LoadedBenchmark, scale: str, source: Source) -> str:
-    """Check that each prompt and its budget fit the context; say how long the longest is."""
+    """Check that most prompts and their budgets fit the context; say which do not, or how long
+    the longest is.
+    """
     lm = MarsLM(source, max_new_tokens=study.evaluation.max_new_tokens, **_widest(study, scale))
     key = f"evaluation.benchmarks.{benchmark.name}"
     try:
@@ -72,21 +94,29 @@ def _fits(study: Study, benchmark: LoadedBenchmark, scale: str, source: Source) 
     def length(need: tuple[str, int, int, int]) -> int:
         return need[2] + max(need[3], lm.least_response)
 
-    longest = max(needs, key=length)
-    task, document, prompt, budget = longest
-    if length(longest) > source.context:
-        remedy = f"lower evaluation.max_new_tokens to at most {source.context - prompt}"
-        if prompt + lm.least_response > source.context:
-            remedy = "leave the benchmark out, or ask fewer shots (num_fewshot)"
-        raise EvaluationError(
-            f"{key}: {task}, document {document}: its prompt of {prompt} tokens and a response "
-            f"of {max(budget, lm.least_response)} exceed the {source.context} positions of "
-            f"scales.{scale}.base; {remedy}"
+    task, document, prompt, budget = longest = max(needs, key=length)
+    place = f"scales.{scale}.base"
+    if length(longest) <= source.context:
+        return (
+            f"{key}: {len(needs)} documents fit {place}, the longest prompt and response with "
+            f"{length(longest)} of {source.context} positions"
         )
-    return (
-        f"{key}: {len(needs)} documents fit scales.{scale}.base, the longest prompt and response "
-        f"with {length(longest)} of {source.context} positions"
+    cut = sum(length(need) > source.context for need in needs)
+    empty = sum(need[2] + lm.least_response > source.context for need in needs)
+    what = (
+        f"{task}, document {document}: its prompt of {prompt} tokens and a response of "
+        f"{max(budget, lm.least_response)} exceed the {source.context} positions of {place}"
     )
+    if 2 * cut <= len(needs):
+        return (
+            f"{key}: warning: {cut} of {len(needs)} documents may be cut short at {place}, and "
+            f"{empty} have no room for a response; they are scored, and count as truncated where "
+            f"they are cut. The longest is {what}"
+        )
+    remedy = f"lower evaluation.max_new_tokens to at most {source.context - prompt}"
+    if prompt + lm.least_response > source.context:
+        remedy = "leave the benchmark out, or ask fewer shots (num_fewshot)"
+    raise EvaluationError(f"{key}: {cut} of {len(needs)} documents do not fit; {what}; {remedy}")
 
 
 def _widest(study: Study, scale: str) -> dict[str, Any]:

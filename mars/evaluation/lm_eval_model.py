@@ -6,11 +6,10 @@ the records, so re-scoring runs no model.
 
 from __future__ import annotations
 
-import difflib
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -24,16 +23,19 @@ from lm_eval.models.utils import (
     postprocess_generated_text,
 )
 from lm_eval.utils import simple_parse_args_string
-from pydantic import ValidationError
 from tqdm import tqdm
 
 from mars.config import Decoding
-from mars.decoding.contract import Decoder, DecodingError, Generation, Request
-from mars.decoding.make import check_settings, make_decoder
+from mars.decoding.contract import Decoder, Generation, Request
+from mars.decoding.make import make_decoder
+from mars.evaluation.model_arguments import decoding_settings, positive
 from mars.evaluation.records import Record, RecordStore, decoding_code, digest, fingerprint
 from mars.evaluation.source import EvaluationError, Source, choose_device, open_checkpoint
 
 log = logging.getLogger(__name__)
+
+Read = Callable[[Any, str], dict[str, str]]
+"""Document and answer → what each filter of its task reads in the answer."""
 
 DEFAULT_BUDGET = 256
 """New tokens where neither the study nor the task names a number."""
@@ -56,6 +58,7 @@ class _Job:
     request: Request
     until: tuple[str, ...]
     temperature: float
+    document: Any
 
 
 @register_model("mars")
@@ -84,11 +87,11 @@ class MarsLM(TemplateLM):
         **decoding: Any,
     ) -> None:
         super().__init__()
-        self.batch_size = _positive("batch_size", batch_size)
+        self.batch_size = positive("batch_size", batch_size)
         self.max_new_tokens: int | Literal["task"] = "task"
         if max_new_tokens != "task":
-            self.max_new_tokens = _positive("max_new_tokens", max_new_tokens)
-        settings = _decoding(decoding)
+            self.max_new_tokens = positive("max_new_tokens", max_new_tokens)
+        settings = decoding_settings(decoding)
         if isinstance(pretrained, Source):
             if dtype is not None or device is not None:
                 raise EvaluationError("dtype and device are set where the checkpoint is opened")
@@ -121,6 +124,9 @@ class MarsLM(TemplateLM):
         store: RecordStore,
         benchmark: str | None = None,
         versions: Mapping[str, str] | None = None,
+        *,
+        multiturn: bool = False,
+        readers: Mapping[str, Read] | None = None,
     ) -> None:
         """Decode by these settings from now on, and keep records there.
 
@@ -129,9 +135,12 @@ class MarsLM(TemplateLM):
             store: where records are found and kept.
             benchmark: its name in the records (default: the task's name).
             versions: task name → version, part of the fingerprint.
+            multiturn: shots are turns of their own; part of the fingerprint.
+            readers: task name → what is kept of its answers, instead of their text.
         """
         self.settings, self.store, self.benchmark = settings, store, benchmark
-        self.versions = dict(versions or {})
+        self.versions, self.multiturn = dict(versions or {}), multiturn
+        self.readers = dict(readers or {})
         self.used: list[Record] = []
         self._decoders: dict[float, Any] = {}
         self._template_hash: str | None = None
@@ -200,7 +209,7 @@ class MarsLM(TemplateLM):
         self._decode(list(missing.values()), disable_tqdm)
         found = [self.store.get(job.key) for job in jobs]
         self.used = [record for record in found if record is not None]
-        return [record.output for record in self.used]
+        return [record.said for record in self.used]
 
     def _jobs(self, requests: Sequence[Instance]) -> list[_Job]:
         seen: Counter[tuple[str, int]] = Counter()
@@ -230,14 +239,18 @@ class MarsLM(TemplateLM):
                     "doc_id": doc_id,
                     "repeat": repeat,
                     "template": self.template_hash(),
+                    "multiturn": self.multiturn,
                     "prompt": prompt_hash,
                 }
             )
             stop = tuple(text for text in until if text != self.tokenizer.eos_token)
             request = Request(prompt_ids=ids, max_new_tokens=budget, stop=stop)
             jobs.append(
-                _Job(key, task, doc_id, repeat, prompt_hash, request, tuple(until), temperature)
-            )
+                _Job(
+                    key, task, doc_id, repeat, prompt_hash, request, tuple(until), temperature,
+                    instance.doc,
+                )
+            )  # fmt: skip
         return jobs
 
     def _prompt(self, context: str) -> tuple[tuple[int, ...], str]:
@@ -308,6 +321,8 @@ class MarsLM(TemplateLM):
 
     def _record(self, job: _Job, generation: Generation) -> Record:
         text = self.tokenizer.decode(generation.ids, skip_special_tokens=True)
+        text = postprocess_generated_text(text, list(job.until), None)
+        read = self.readers.get(job.task)
         finish = generation.finish
         return Record(
             fingerprint=job.key,
@@ -316,7 +331,7 @@ class MarsLM(TemplateLM):
             doc_id=job.doc_id,
             repeat=job.repeat,
             prompt_hash=job.prompt_hash,
-            output=postprocess_generated_text(text, list(job.until), None),
+            output="" if read else text,
             tokens=len(generation.ids),
             forwards=len(generation.accepted),
             accepted=list(generation.accepted),
@@ -325,6 +340,8 @@ class MarsLM(TemplateLM):
             score=None,
             seconds=round(generation.seconds, 6),
             confidence=[round(value, 5) for value in generation.confidence],
+            answers=read(job.document, text) if read else None,
+            output_hash=digest(text) if read else None,
         )
 
     def scored(self, scores: Mapping[tuple[str, int], float]) -> list[Record]:
@@ -351,44 +368,6 @@ def _only_generation() -> EvaluationError:
         "the model `mars` generates text and gives no log-likelihoods: choose tasks with "
         "output_type generate_until, or evaluate the checkpoint with lm-eval's `hf` model"
     )
-
-
-def _positive(name: str, value: int | str) -> int:
-    try:
-        number = int(value)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise EvaluationError(f"{name} is {value!r}: give a whole number of at least 1")
-    return number
-
-
-def _decoding(given: dict[str, Any]) -> Decoding:
-    """The decoding settings among the model's arguments; anything else is an error."""
-    own = ["pretrained", "batch_size", "max_new_tokens", "dtype", "device", "records", "benchmark"]
-    known = [*own, *Decoding.model_fields]
-    given = {name: value for name, value in given.items() if value is not None}
-    for name in given:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-            raise EvaluationError(f"model argument {name!r} is unknown; {hint}")
-    values = {"decoder": "mars", **given}
-    if values["decoder"] != "ar":
-        values.setdefault("block_size", 4)
-    try:
-        settings = Decoding(**values)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        name = ".".join(str(part) for part in problem["loc"])
-        raise EvaluationError(
-            f"model argument {name}={problem['input']}: {problem['msg']}"
-        ) from None
-    try:
-        check_settings(settings)
-    except DecodingError as error:
-        raise EvaluationError(f"model arguments: {error}") from None
-    return settings
 
 
 def _named(jobs: Sequence[_Job]) -> str:

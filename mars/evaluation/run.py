@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -13,10 +14,18 @@ from typing import Any
 
 from mars.config import Decoding, Study
 from mars.evaluation import sandbox
-from mars.evaluation.benchmarks import LoadedBenchmark, Outcome, load_benchmarks, run_benchmark
+from mars.evaluation.benchmarks import (
+    LoadedBenchmark,
+    Outcome,
+    load_study,
+    run_benchmark,
+    shortfall,
+)
 from mars.evaluation.lm_eval_model import MarsLM
-from mars.evaluation.records import Record, RecordStore, write_atomically
+from mars.evaluation.records import Record, RecordStore, digest, write_atomically
 from mars.evaluation.source import EvaluationError, Source, choose_device, open_checkpoint
+
+log = logging.getLogger(__name__)
 
 COLUMNS = (
     "study", "seed", "scale", "variant", "benchmark", "decoder", "block_size", "tau", "rule",
@@ -55,7 +64,9 @@ def evaluate_variant(
     out = Path(out)
     _check_run(study, scale, variant)
     source = open_checkpoint(checkpoint, study.training.dtype, choose_device(), generate)
-    loaded = load_benchmarks(study.evaluation.benchmarks, include_path)
+    loaded = load_study(study, include_path=include_path)
+    for line in filter(None, map(shortfall, loaded.values())):
+        log.warning(line)
     _use_threads(study.evaluation.threads)
     work = [(b, s) for b in loaded.values() for s in study.decodings(variant, b.name)]
     lm: MarsLM | None = None
@@ -64,7 +75,14 @@ def evaluate_variant(
         path = out / "evaluation" / benchmark.name / f"{settings.id}.jsonl"
         if lm is None:
             lm = _model(study, source, settings)
-        lm.use(settings, RecordStore(path), benchmark.name, benchmark.versions)
+        lm.use(
+            settings,
+            RecordStore(path),
+            benchmark.name,
+            benchmark.versions,
+            multiturn=benchmark.multiturn,
+            readers=benchmark.readers,
+        )
         outcome = run_benchmark(lm, benchmark, study.evaluation.limit)
         records = lm.scored(outcome.scores)
         names = {"study": study.study, "seed": seed, "scale": scale, "variant": variant}
@@ -162,7 +180,7 @@ def _write_setup(benchmark: LoadedBenchmark, lm: MarsLM, out: Path) -> None:
     """Beside the records: what lm-eval asked, to check a prompt by eye."""
     from lm_eval import __version__
 
-    tasks = {}
+    tasks: dict[str, dict[str, Any]] = {}
     for name, task in benchmark.tasks.items():
         prompt, gen_kwargs = task.instances[0].args[:2]
         tasks[name] = {
@@ -170,9 +188,10 @@ def _write_setup(benchmark: LoadedBenchmark, lm: MarsLM, out: Path) -> None:
             "documents": len({instance.doc_id for instance in task.instances}),
             "num_fewshot": task.get_config("num_fewshot"),
             "generation_kwargs": gen_kwargs,
-            "first_prompt": prompt,
-            "first_prompt_ids": lm.tok_encode(prompt),
+            "first_prompt_hash": digest(prompt),
         }
+        if name not in benchmark.readers:  # whose text may not be kept
+            tasks[name] |= {"first_prompt": prompt, "first_prompt_ids": lm.tok_encode(prompt)}
     setup = {
         "benchmark": benchmark.name,
         "metric": benchmark.metric,
@@ -181,6 +200,7 @@ def _write_setup(benchmark: LoadedBenchmark, lm: MarsLM, out: Path) -> None:
         "chat_template": lm.template_hash(),
         "dtype": lm.source.dtype,
         "max_new_tokens": lm.max_new_tokens,
+        "fewshot_as_multiturn": benchmark.multiturn,
         "sandbox": sandbox.in_use(),
         "tasks": tasks,
     }

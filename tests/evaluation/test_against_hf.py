@@ -10,7 +10,7 @@ from lm_eval.tasks import TaskManager
 
 import mars.embedded
 import mars.evaluation.lm_eval_model
-from mars.evaluation.benchmarks import EMBEDDED_TASKS
+from mars.evaluation.task_files import EMBEDDED_TASKS
 
 CHECKPOINT = Path(mars.embedded.__path__[0]) / "checkpoints" / "toy-s"
 DOCUMENTS = 8

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mars.config import Benchmark, Study
-from mars.evaluation import benchmarks, lm_eval_model, run
+from mars.evaluation import lm_eval_model, run, task_files
 from mars.evaluation.benchmarks import load_benchmarks
 from mars.evaluation.records import RecordError, RecordStore, read_records
 from mars.evaluation.source import EvaluationError, Source
@@ -161,12 +161,12 @@ def test_unknown_metric(name: str, metric: str, message: str) -> None:
 
 
 def test_unknown_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = benchmarks.TaskManager
+    ours = task_files.TaskManager
 
     def only_ours(include_path: Any, include_defaults: bool = False) -> Any:
         return ours(include_path=include_path, include_defaults=False)
 
-    monkeypatch.setattr(benchmarks, "TaskManager", only_ours)  # the others take half a minute
+    monkeypatch.setattr(task_files, "TaskManager", only_ours)  # the others take half a minute
     with pytest.raises(EvaluationError, match="toy_gsm: no such lm-eval task; did you mean"):
         load_benchmarks({"toy_gsm": Benchmark(column="x", metric="exact_match,strict-match")})
 

@@ -25,7 +25,7 @@ from mars.decoding.contract import Generation, Request
 from mars.decoding.engine import Engine
 from mars.decoding.linears import choose_linears
 from mars.decoding.make import make_decoder
-from mars.evaluation.benchmarks import load_benchmarks, requests, run_benchmark
+from mars.evaluation.benchmarks import load_study, requests, run_benchmark
 from mars.evaluation.lm_eval_model import MarsLM
 from mars.evaluation.records import write_atomically
 from mars.evaluation.source import EvaluationError, choose_device, open_checkpoint
@@ -137,8 +137,8 @@ class Questions(MarsLM):
         super().__init__(source, max_new_tokens=grid.max_new_tokens, **settings.model_dump())
         assert grid.trace is not None
         count = sum(grid.trace.requests)
-        benchmark = study.evaluation.benchmarks[grid.benchmark]
-        self.loaded = load_benchmarks({grid.benchmark: benchmark})[grid.benchmark]
+        self.loaded = load_study(study, [grid.benchmark])[grid.benchmark]
+        self.readers = dict(self.loaded.readers)
         instances = requests(self, self.loaded, count)[:count]
         jobs = self._jobs(instances)
         if any(job.temperature for job in jobs):
@@ -175,7 +175,7 @@ class Questions(MarsLM):
         found = [0.0] * len(generations)
         for asked in rounds:
             self._said = {
-                key: self._record(self._asked[number], generations[number]).output
+                key: self._record(self._asked[number], generations[number]).said
                 for key, number in asked.items()
             }
             outcome = run_benchmark(self, self.loaded, self._limit)

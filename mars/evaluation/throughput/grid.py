@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from mars.config import Study, Throughput
 from mars.decoding.contract import Generation, Work
-from mars.evaluation.benchmarks import load_benchmarks, prompts
+from mars.evaluation.benchmarks import load_study, prompts
 from mars.evaluation.lm_eval_model import MarsLM
 from mars.evaluation.records import decoding_code, fingerprint, write_atomically
 from mars.evaluation.source import EvaluationError, Source, choose_device, open_checkpoint
@@ -127,8 +127,7 @@ def measure(
 
 def _prompts(study: Study, grid: Throughput, source: Source) -> list[tuple[int, ...]]:
     """The benchmark's first prompts, as ids."""
-    benchmark = study.evaluation.benchmarks[grid.benchmark]
-    loaded = load_benchmarks({grid.benchmark: benchmark})[grid.benchmark]
+    loaded = load_study(study, [grid.benchmark])[grid.benchmark]
     lm = MarsLM(source)
     texts = prompts(lm, loaded, grid.prompts)[: grid.prompts]
     if len(texts) < grid.prompts:

