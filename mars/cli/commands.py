@@ -14,7 +14,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from mars import jobs
-from mars.config import Study, dump_study, json_schema, load_study, parse_study
+from mars.config import Study, dump_study, json_schema, load_study, located, parse_study
 
 
 def _study(
@@ -26,6 +26,9 @@ def _study(
     study = load_study(args.config)
     if hasattr(args, "variant"):
         study.check_run(args.seed, args.scale, args.variant, args.config)
+    for name in ("checkpoint", "ar_checkpoint", "parent"):
+        if hasattr(args, name):
+            setattr(args, name, located(getattr(args, name), study.data_root))
     if threads is not None:
         count = threads(study)
         for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -59,12 +62,14 @@ def check(args: argparse.Namespace) -> None:
 
         lines += probe_plugins(study, name)
     from mars.data import check_rows
-    from mars.evaluation.check import check_bases, check_benchmarks
+    from mars.evaluation.check import check_bases, check_benchmarks, check_given
     from mars.evaluation.records import write_atomically
 
     bases = check_bases(study, name)
     lines += [f"scales.{scale}.base: {source.checkpoint}" for scale, source in bases.items()]
-    lines += check_rows(study, {s: source.tokenizer for s, source in bases.items()}, name)
+    lines += check_given(study, name)
+    if study.checkpoints == "trained":
+        lines += check_rows(study, {s: source.tokenizer for s, source in bases.items()}, name)
     lines += check_benchmarks(study, bases, name)
     write_atomically(args.out, "\n".join([*lines, *filter(None, [args.stamp])]) + "\n")
 
@@ -81,7 +86,7 @@ def data(args: argparse.Namespace) -> None:
 
     told, wrong = preview(
         study.data,
-        load_tokenizer(study.scales[scale].base),
+        load_tokenizer(study.base(scale)),
         [args.stage] if args.stage else [1, 2],
         seed,
         show=args.show,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,30 @@ def compared_runs(study: Study, made: Comparison) -> dict[str, list[str]]:
         scale: [made.name, *(b for b in made.baselines if scale in study.scales_of(b))]
         for scale in study.scales_of(made.name)
     }
+
+
+def compared(study: Study, variant: str, baselines: Sequence[str]) -> Study:
+    """Of a study only what a comparison reads: these variants, at the scales of the first.
+
+    Raises:
+        ConfigError: the study lacks one of them.
+    """
+    try:
+        known(variant, study.variants, "--variant")
+        for name in baselines:
+            known(name, study.variants, "--baselines")
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    scales = study.scales_of(variant)
+    made = {name: study.variants[name] for name in study.variants if name in {variant, *baselines}}
+    return study.model_copy(
+        update={
+            "scales": {scale: study.scales[scale] for scale in scales},
+            "variants": made,
+            "throughput": None,
+            "training_cost": None,
+        }
+    )
 
 
 def _check(good: Any, source: str, problem: str) -> None:

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("Snakefile", "config", "mars", "profiles", "workflow", "tests/mini.yaml", "pyproject.toml")
+PARTS = ("Snakefile", "config", "mars", "profiles", "workflow", "examples")
+PARTS += ("tests/mini.yaml", "pyproject.toml")
 
 STAND_IN = '''
 """Stands in for the commands: makes the files that each promises, and does none of the work."""
@@ -81,9 +82,9 @@ class Checkout:
                 stderr=file,
             )
 
-    def jobs(self, *words: str) -> set[str]:
+    def jobs(self, *words: str, target: str = "all") -> set[str]:
         """The jobs that a dry run lists, each as its rule and its first output."""
-        done = self.run("snakemake", "--dry-run", "--cores", "8", *words, "--", "all")
+        done = self.run("snakemake", "--dry-run", "--cores", "8", *words, "--", target)
         assert done.returncode == 0, done.stdout + done.stderr
         listed = []
         for line in (done.stdout + done.stderr).splitlines():

@@ -16,7 +16,7 @@ CASES = {
     "an unknown objective": (
         {"variants": {"mars_b4": {"objective": "marz"}}},
         "variants.mars_b4.objective",
-        "choose from ar_sft, mars, block_diffusion",
+        "did you mean 'mars'",
     ),
     "an unknown benchmark": (
         {"evaluation": {"panels": ["toy_gsm9k"]}},

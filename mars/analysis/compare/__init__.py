@@ -1,0 +1,1 @@
+"""A variant held against others: paired numbers, a verdict for each, frontiers, one HTML page."""
