@@ -9,6 +9,8 @@ from the built-in SDPA attention in what is not computed:
 * *Packed* columns: rows with windows of different widths go through the linear layers as one long
   row without padding. Only inside attention are they padded, to (N rows, W columns).
 * A prompt at the start of its row needs no mask: it is causal.
+* Prompts and the short windows of rows in flight share one forward: attention takes them apart
+  (``Part``), so that neither is padded to the other.
 
 Calls that bring no ``window`` are left to SDPA attention as it is.
 """
@@ -38,12 +40,32 @@ class Window:
         rows, width: N and W, as attention sees them.
         packed: (T,) where each packed column stands in (N · W); None: nothing is packed.
         causal: whether each row begins at column 0, and so needs no mask.
+        parts: of packed columns, where not all rows attend together.
     """
 
     rows: int
     width: int
     packed: LongTensor | None = None
     causal: bool = False
+    parts: tuple[Part, ...] = ()
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of a packed window that attend together.
+
+    Attributes:
+        rows: which of the window's; tokens: which of its packed columns.
+        used: how many columns their keys have.
+        mask: of ``group_mask``; None where causal.
+        window: the part as a window of its own.
+    """
+
+    rows: slice
+    tokens: slice
+    used: int
+    mask: Tensor | None
+    window: Window
 
 
 def group_mask(reach: LongTensor, used: int, groups: int, dtype: torch.dtype) -> Tensor:
@@ -85,6 +107,20 @@ def rows_attention(
     if window is None:
         plain = ALL_ATTENTION_FUNCTIONS["sdpa"]
         return plain(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
+    if window.parts:
+        apart = (
+            rows_attention(
+                module,
+                query[:, :, part.tokens],
+                key[part.rows, :, : part.used],
+                value[part.rows, :, : part.used],
+                part.mask,
+                scaling,
+                part.window,
+            )[0]
+            for part in window.parts
+        )
+        return torch.cat(list(apart), dim=1), None
     heads, size = query.shape[1], query.shape[-1]
     rows, width, kept = window.rows, window.width, key.shape[1]
     if window.packed is not None:

@@ -80,6 +80,18 @@ class BoundDecoder(ABC):
 
     # ---- what a method defines
 
+    def round(self, batch: Batch, last: int, policy: Cursor, most: int) -> Ended:
+        """Step all rows before slot ``last``: those whose prompt is not yet cached, and the others.
+
+        The arguments and what is returned are as in ``step``.
+        """
+        old, ended = batch.count - batch.fresh, Ended()
+        if last > old:
+            ended |= self.step(batch, old, last, policy, most)
+        if old:
+            ended |= self.step(batch, 0, old, policy, most)
+        return ended
+
     @abstractmethod
     def step(self, batch: Batch, first: int, last: int, policy: Cursor, most: int) -> Ended:
         """One forward for the rows in slots ``first`` to ``last``, and what follows from it.
@@ -88,7 +100,7 @@ class BoundDecoder(ABC):
             batch: the rows in flight.
             first, last: a slice of them.
             policy: the cache's.
-            most: of a prompt, forward no more columns than this at once.
+            most: of a prompt that is not yet cached, forward no more columns than this at once.
 
         Returns:
             The slots of the rows that ended, and why; the caller lets them leave.
@@ -146,7 +158,7 @@ class BoundDecoder(ABC):
 
     def check(self, request: Request, where: str) -> None:
         """Refuse a request that this method cannot decode, naming it and the remedy."""
-        check_request(request, where, self.backbone.positions)
+        check_request(request, where, self.backbone.positions, self.backbone.vocabulary)
         if not self.thresholded and request.tau not in (None, 1):
             raise DecodingError(
                 f"{where}: tau is {request.tau}, but this method has no threshold: leave it out"

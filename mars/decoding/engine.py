@@ -1,8 +1,9 @@
 """Continuous batching: requests wait for a slot, rows in flight share forwards, and leave alone.
 
-A round is at most two forwards: a *prefill* of rows whose prompt is not yet whole in the cache,
-and a *step* of all the others. A prefill takes a bounded number of columns, so that the rows in
-flight never wait for more than that: several short prompts at once, or a part of a long one.
+A round *prefills* rows whose prompt is not yet whole in the cache, and is a step of all the
+others: one forward, where the method accepts from the left. A prefill takes a bounded number of
+columns, so that the rows in flight never wait for more than that: several short prompts at once,
+or a part of a long one.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from mars.decoding.base import BoundDecoder, Ended
+from mars.decoding.base import BoundDecoder
 from mars.decoding.contract import DecodingError, Generation, Request
 from mars.decoding.rows import ROW, Batch, Rows
 
@@ -119,15 +120,16 @@ class Engine:
         """One round. Returns the (number, generation) of the requests that it finished."""
         began = time.perf_counter()
         self._admit()
-        batch, ended = self._batch, Ended()
+        batch = self._batch
         if not batch.count:
             return []
         self._policy.begin(batch.rows)
         old, share = batch.count - batch.fresh, 1 / batch.count
+        filling = batch.rows[old:]
         if batch.fresh:
-            ended |= self._fill(old)
-        if old:
-            ended |= self._decoder.step(batch, 0, old, self._policy, batch.tokens.shape[1])
+            filling = filling[: _together(filling, self._prefill)]
+        ended = self._decoder.round(batch, old + len(filling), self._policy, self._prefill)
+        batch.fresh -= int((filling["forwards"] > 0).sum())
         done = [
             (int(batch.state[slot]["index"]), batch.generation(slot, reason))
             for slot, reason in ended.items()
@@ -162,15 +164,6 @@ class Engine:
             row["finder"] = self._decoder.finder(request.stop)
             row["since"] = self._share
         return states
-
-    def _fill(self, first: int) -> Ended:
-        """Prefill the rows from slot ``first`` on that have come longest, as many as fit."""
-        batch = self._batch
-        rows = batch.state[first : batch.count]
-        rows = rows[: _together(rows, self._prefill)]
-        ended = self._decoder.step(batch, first, first + len(rows), self._policy, self._prefill)
-        batch.fresh -= int((rows["forwards"] > 0).sum())
-        return ended
 
 
 def _together(rows: Rows, columns: int) -> int:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import BoolTensor, LongTensor, Tensor
 
 from mars.decoding.acceptance import accepted_counts
+from mars.decoding.backbone import Spans
 from mars.decoding.base import BoundDecoder, Ended
 from mars.decoding.caches import Cursor
 from mars.decoding.rows import Batch, Rows, exhausted
@@ -78,18 +79,24 @@ class WindowDecoder(BoundDecoder):
         """The widest window may start at the last column of the longest row."""
         return policy.uncached(self.width) + self.width
 
+    def round(self, batch: Batch, last: int, policy: Cursor, most: int) -> Ended:
+        """One forward: the prompts' columns and the windows of the rows in flight side by side."""
+        return self.step(batch, 0, last, policy, most)
+
     def step(self, batch: Batch, first: int, last: int, policy: Cursor, most: int) -> Ended:
         """One forward for some rows, and what follows from it (see ``BoundDecoder``)."""
         rows = batch.state[first:last]
         limit = np.minimum(policy.room(rows), self.draft_lengths(rows))
         start = rows["cached"] if batch.cache is not None else np.zeros_like(limit)
         stop = np.where(limit > 0, rows["length"] + limit - 1, start)
-        part = start + most < rows["length"]  # of a long prompt; its last part comes with a draft
-        limit = np.where(part, 0, limit)
+        fresh = batch.count - batch.fresh  # the slot of the first row that is being prefilled
+        part = (start + most < rows["length"]) & (np.arange(first, last) >= fresh)
+        limit = np.where(part, 0, limit)  # a long prompt's last part comes with a draft
         stop = np.where(part, start + most, stop)
         if (stop == start).all():
             return {}  # all wait for a row that is still being prefilled
-        told = self._forward(batch, first, start, stop, limit)
+        apart = fresh - first if first < fresh < last and batch.cache is not None else 0
+        told = self._forward(batch, first, Spans(start, stop, apart), limit)
         if part.any():
             rows["cached"] = np.where(part, stop, rows["cached"])
         if not len(told):
@@ -106,45 +113,43 @@ class WindowDecoder(BoundDecoder):
         self,
         batch: Batch,
         first: int,
-        start: NDArray[np.int64],
-        stop: NDArray[np.int64],
+        spans: Spans,
         limit: NDArray[np.int64],
     ) -> NDArray[np.int64]:
         """Forward windows of N rows, accept, and write what was accepted and the next draft.
 
         Args:
             batch: the rows; first: the slot of the first.
-            start, stop: (N,) the columns of their windows; limit: (N,) what each may accept.
+            spans: where their windows lie; limit: (N,) what each may accept.
 
         Returns:
             (N, 2 + D): how many each accepted, whether the last ends the turn, the predictions.
             Empty where no row may accept anything.
         """
-        count, width, depth = len(start), int((stop - start).max()), int(limit.max())
+        start, width, depth = spans.start, spans.width, int(limit.max())
+        count = len(start)
         rows, device = batch.state[first : first + count], self.backbone.device
         known = np.stack([start, rows["length"], limit, rows["prompt"], rows["index"]])
         place = torch.from_numpy(known).to(device)[..., None]
         begin, length = place[0], place[1]
-        columns = begin + self._counted(width)
         tokens = batch.tokens[first : first + count]
-        hidden = self.backbone.hidden(
+        columns = begin + self._counted(width)
+        if (
+            spans.apart
+        ):  # where a prompt is padded for, others' columns are beyond the last there is
+            columns = columns.clamp(max=tokens.shape[1] - 1)
+        # a column of padding is read only for predictions that the row may not take
+        seen = length - begin - 1 + self._counted(max(depth, 1))
+        read = self.backbone.read(
             tokens.gather(1, columns),  # type: ignore[arg-type]
             columns,  # type: ignore[arg-type]
-            None,
-            int(start.max()) + width,
+            seen,  # type: ignore[arg-type]
+            spans,
             batch.cache,
             first,
-            stop - start,
-            full=width == 1 and int(start.min()) == int(start.max()),
         )
         if depth == 0:
             return np.empty((0, 2), dtype=np.int64)
-        if depth == width == 1:
-            read = hidden  # nothing but the column that each row predicts from
-        else:
-            # a column of padding is read only for predictions that the row may not take
-            seen = (length - begin - 1 + self._counted(depth)).clamp(0, width - 1)
-            read = hidden.gather(1, seen[..., None].expand(-1, -1, hidden.shape[-1]))
         predicted, confidence = self.predict(self.backbone.logits(read))
         column = length + self._counted(depth)
         counts, draft = self._accept(tokens, column, predicted, confidence, place, rows["tau"])  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from mars.decoding import DecodingError, Engine, Request, Work
 from mars.decoding import rows as rows_module
+from mars.decoding.base import BoundDecoder
 from mars.decoding.mars import MarsDecoder
 
 from .test_equalities import REQUESTS, TAUS, some_requests
@@ -62,6 +63,26 @@ def test_every_method_takes_slots(decoder, slots):
     requests = some_requests(9, seed=3)
     apart = [make(cache="none", **method).generate([r])[0] for r in requests]
     assert outline(make(**method).generate(requests, slots)) == outline(apart)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("prefill", [3, 100])
+def test_a_prompt_shares_a_forward_with_the_rows_in_flight(architecture, prefill, monkeypatch):
+    """It changes no token against a forward of its own, and there are fewer forwards."""
+    requests = some_requests(24, seed=4, budget=20)
+    decoder = make(random_model(architecture), decoder="mars", block_size=4, tau=0.6)
+
+    def run():
+        decoder.work = Work()
+        made = serve(Engine(decoder, 5, 60, prefill=prefill), requests, [0] * 24)
+        return outline(made), decoder.work
+
+    found, together = run()
+    monkeypatch.setattr(type(decoder), "round", BoundDecoder.round)
+    expected, apart = run()
+    assert found == expected
+    assert together.forwards < apart.forwards
+    assert together.tokens <= apart.tokens  # nothing is padded to a prompt
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -9,7 +9,14 @@ import torch
 from transformers import DynamicCache
 
 from mars.decoding import DecodingError
-from mars.decoding.attention import NAME, Window, group_mask, rows_attention, use_rows_attention
+from mars.decoding.attention import (
+    NAME,
+    Part,
+    Window,
+    group_mask,
+    rows_attention,
+    use_rows_attention,
+)
 from mars.decoding.linears import PackedLinear, can_pack, choose_linears, pack_linears
 
 from .test_equalities import some_requests
@@ -53,6 +60,26 @@ def test_attention_is_the_obvious_one(heads, widths):
     window = Window(ROWS, WIDTH, packed)
     found, _ = rows_attention(None, query, key, value, mask, SIZE**-0.5, window)
     torch.testing.assert_close(found, want, rtol=0, atol=1e-12)
+
+
+def test_parts_attend_as_if_alone():
+    """Rows 0 and 1, two columns each, behind 5 keys; row 2, a prompt of four."""
+    query = torch.randn(1, 4, 8, SIZE, dtype=torch.float64)
+    key, value = torch.randn(2, 3, 2, KEYS, SIZE, dtype=torch.float64)
+    short = torch.tensor([[3, 4], [1, 2]])
+    mask = group_mask(short, 5, 2, torch.float64)
+    whole = [Window(2, 2, torch.arange(4)), Window(1, 4, torch.arange(4), causal=True)]
+    parts = (
+        Part(slice(0, 2), slice(0, 4), 5, mask, whole[0]),
+        Part(slice(2, 3), slice(4, 8), 4, None, whole[1]),
+    )
+    window = Window(3, 4, torch.tensor([0, 1, 4, 5, 8, 9, 10, 11]), parts=parts)
+    found, _ = rows_attention(None, query, key, value, None, SIZE**-0.5, window)
+    first = query[0, :, :4].reshape(4, 2, 2, SIZE).transpose(0, 1)
+    want = slow_attention(first, key[:2], value[:2], short).flatten(0, 1)
+    torch.testing.assert_close(found[0, :4], want, rtol=0, atol=1e-12)
+    want = slow_attention(query[:, :, 4:], key[2:], value[2:], torch.arange(4)[None])[0]
+    torch.testing.assert_close(found[0, 4:], want, rtol=0, atol=1e-12)
 
 
 def test_a_prompt_needs_no_mask():

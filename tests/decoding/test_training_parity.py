@@ -8,6 +8,7 @@ import torch
 from transformers import DynamicCache
 
 from mars.decoding import Engine, Request
+from mars.decoding.backbone import Spans
 from mars.decoding.rows import ROW, Batch
 from mars.streams import (
     BLOCK_DIFFUSION,
@@ -49,6 +50,10 @@ def alone(decoder, ids, length: int):
     return batch
 
 
+def span(start: int, stop: int) -> Spans:
+    return Spans(np.array([start]), np.array([stop]))
+
+
 def drafted(decoder, ids, start: int, cached: int, count: int):
     """The decoder's logits for ``count`` tokens from ``start`` on, ``cached`` columns cached."""
     seen = []
@@ -56,8 +61,8 @@ def drafted(decoder, ids, start: int, cached: int, count: int):
     decoder.predict = lambda logits: seen.append(logits.clone()) or predict(decoder, logits)
     batch = alone(decoder, ids, start)
     if cached:
-        decoder._forward(batch, 0, *(np.array([n]) for n in (0, cached, 0)))
-    decoder._forward(batch, 0, *(np.array([n]) for n in (cached, start + count - 1, count)))
+        decoder._forward(batch, 0, span(0, cached), np.array([0]))
+    decoder._forward(batch, 0, span(cached, start + count - 1), np.array([count]))
     return seen[-1][0]
 
 
