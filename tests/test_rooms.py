@@ -22,6 +22,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "decoding": {"config", "streams", "models", "measurement"},
     "evaluation": {"config", "decoding", "models", "embedded", "measurement"},
     "analysis": {"config"},
+    "planning": {"config"},
     "plugins": {"config", "streams", "data", "training", "decoding"},
 }
 # The toy bases are made from the toy world's own corpus, with its own tokenizer.

@@ -116,8 +116,21 @@ def pretrain(args: argparse.Namespace) -> None:
 def evaluate(args: argparse.Namespace) -> None:
     made = attrgetter("evaluation.threads"), attrgetter("evaluation.processes")
     study = _study(args, *made)
+    from mars.evaluation import shares
     from mars.evaluation.run import evaluate_variant
+    from mars.models import visible_gpus
 
+    if args.share is not None:
+        share = shares.Share.parse(args.share)
+        return shares.decode_share(study, args.variant, args.checkpoint, args.out, share)
+    gpus = visible_gpus()
+    count = shares.processes(study.evaluation.processes, gpus)
+    if count > 1:
+        shares.take_in_leftovers(args.out)
+        command = [sys.executable, "-m", "mars", "evaluate"]
+        for name in ("config", "seed", "scale", "variant", "checkpoint", "out"):
+            command += [f"--{name}", str(getattr(args, name))]
+        shares.run_shares(command, count, gpus, {jobs.PARENT_VARIABLE: str(os.getpid())})
     evaluate_variant(study, args.seed, args.scale, args.variant, args.checkpoint, args.out)
 
 
@@ -216,6 +229,52 @@ def config(args: argparse.Namespace) -> None:
         from mars.evaluation.records import write_atomically
 
         write_atomically(args.out, text)
+
+
+def plan(args: argparse.Namespace) -> None:
+    from dataclasses import asdict
+
+    from mars.cli.presentation import presentation
+    from mars.planning.cost import make_plan
+    from mars.planning.rates import load_rates
+
+    study = load_study(args.config)
+    toy = all(scale.base.startswith("embedded:") for scale in study.scales.values())
+    device = args.device or ("cpu-core" if toy else "h200")
+    rates = load_rates(device, args.flops, args.rates)
+    made = make_plan(study, rates, presentation(study))
+    if args.json:
+        sys.stdout.write(json.dumps(asdict(made)) + "\n")
+        return
+    from rich.console import Console
+
+    from mars.planning.terminal import show
+
+    show(made, Console())
+
+
+def fetch(args: argparse.Namespace) -> None:
+    study = load_study(args.config)
+    from mars.config.files import read_yaml
+    from mars.planning.fetch import Fetcher
+    from mars.planning.manifest import FetchError, Manifest
+    from mars.planning.wanted import wanted
+
+    to = args.to or study.data_root
+    if to is None:
+        raise FetchError(f"{args.config}: data_root is not set; set it, or name a folder with --to")
+    if args.verify:
+        print(Manifest(Path(to)).verify())
+        return
+    # What lies below data_root already is no hub dataset any more, and is still to be looked at.
+    raw = read_yaml(Path(args.config), "study files") | {"data_root": None}
+    items, fetcher = wanted(parse_study(raw, args.config)), Fetcher(Path(to))
+    if args.list:
+        for item in items:
+            print(fetcher.told(item))
+        return
+    fetcher.fetch(items)
+    print(f"{to}: everything is there" + ("" if to == study.data_root else f"; set data_root: {to}"))
 
 
 def gpus(args: argparse.Namespace) -> None:

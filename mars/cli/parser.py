@@ -48,6 +48,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     evaluate.study().model().option("--checkpoint", "what to evaluate (a folder or embedded:NAME)")
     evaluate.out("folder of the run; gets evaluation.csv and the records in evaluation/")
+    evaluate.parser.add_argument(
+        "--share", metavar="I/N", help="only decode this share of the documents (of 0/N … N-1/N)"
+    )
 
     _generate_options(
         command("generate", commands.generate, "have a checkpoint answer prompts").parser
@@ -154,6 +157,10 @@ def build_parser() -> argparse.ArgumentParser:
     config.parser.add_argument("--schema", action="store_true", help="print the JSON schema")
     config.parser.add_argument("--out", type=Path, help="write to this file instead of printing")
 
+    _plan_options(command("plan", commands.plan, "reckon what a study will cost, and what is done"))
+
+    _fetch_options(command("fetch", commands.fetch, "download what a study needs, and verify it"))
+
     gpus = command("gpus", commands.gpus, "run another command on GPUs that no other job uses")
     gpus.parser.add_argument("count", type=int, help="GPUs that it is shown; it waits for them")
     gpus.parser.add_argument("command", nargs=argparse.REMAINDER, help="the command and its words")
@@ -179,6 +186,34 @@ def _data_options(data: _Command) -> None:
     add("--show", type=int, default=1, metavar="N", help="examples of each stage (default 1)")
     add("--block-size", type=int, metavar="B", help="default: the study's first MARS variant's")
     add("--processes", type=int, metavar="N", help="encoding in parallel; changes no result")
+    add("--json", action="store_true", help="print one JSON object instead")
+
+
+def _fetch_options(fetch: _Command) -> None:
+    fetch.describe(
+        "Models, training data, the benchmarks' data and NLTK's go below one folder; with it as "
+        "the study's data_root a run makes no connection. Each file is compared with the hash "
+        "that its source tells, and noted in manifest.json there. The same command goes on with "
+        "what was interrupted."
+    )
+    add = fetch.parser.add_argument
+    add("--config", "--configfile", required=True, help="study file, e.g. config/paper.yaml")
+    add("--to", metavar="FOLDER", help="default: the study's data_root")
+    add("--list", action="store_true", help="say what would be fetched, and do nothing")
+    add("--verify", action="store_true", help="hash what is there again; needs no network")
+
+
+def _plan_options(plan: _Command) -> None:
+    plan.describe(
+        "Jobs of each rule, checkpoints, hours and disk, from the study's file and a table of "
+        "rates (mars/planning/rates.yaml), which says of each whether it was measured or assumed. "
+        "Nothing is run and nothing is downloaded."
+    )
+    add = plan.parser.add_argument
+    add("--config", "--configfile", required=True, help="study file, e.g. config/paper.yaml")
+    add("--device", help="of the table; default: cpu-core for toy models, else h200")
+    add("--flops", type=float, help="FLOP/s that one device achieves in training, e.g. 3e14")
+    add("--rates", metavar="FILE", help="YAML of the table's form; replaces entries it has")
     add("--json", action="store_true", help="print one JSON object instead")
 
 

@@ -1,0 +1,25 @@
+"""The workflow's jobs that have no model, for the plan of a study."""
+
+from __future__ import annotations
+
+from mars.analysis.figures import FIGURES
+from mars.analysis.parts import COMPARED, applies
+from mars.analysis.tables import TABLES
+from mars.config import Study
+
+
+def presentation(study: Study) -> dict[str, list[str]]:
+    """Rule → an output of each of its jobs, as in workflow/rules/analysis.smk."""
+    results, figures = f"results/{study.study}", f"figures/{study.study}"
+    tables = [name for name in TABLES if applies(study, name)]
+    found = {
+        "chance": [f"{results}/chance.csv"],
+        "environment": [f"{results}/environment.json"],
+        "tidy": [f"{results}/records.parquet"],
+        "table": [f"{results}/tables/{name}.csv" for name in tables if name not in COMPARED],
+        "compared_table": [f"{results}/tables/{name}.csv" for name in tables if name in COMPARED],
+    }
+    for name in FIGURES:
+        if applies(study, name):
+            found[f"figure_{name}"] = [f"{figures}/{name}.png"]
+    return found | {"report": [f"reports/{study.study}/index.html"]}

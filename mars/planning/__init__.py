@@ -1,0 +1,1 @@
+"""What a study will cost, and what to fetch for it, before anything is run."""

@@ -1,0 +1,170 @@
+"""The plan of a study: its jobs are the dry run's, its hours are work divided by rates."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+import yaml
+
+from mars import cli
+from mars.cli.presentation import presentation
+from mars.config import parse_study
+from mars.planning.cost import make_plan
+from mars.planning.rates import PlanError, load_rates
+from mars.planning.sizes import parameters
+from tests.workflow.conftest import ROOT, copy_to
+
+CPU = load_rates("cpu-core")
+QUICK = yaml.safe_load((ROOT / "config" / "quick.yaml").read_text(encoding="utf-8"))
+
+
+def study(**changed):
+    return parse_study(QUICK | changed)
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """A copy of the project without results."""
+    return copy_to(tmp_path_factory.mktemp("checkout"))
+
+
+STUDIES = {
+    "embedded": [],
+    "quick": [],
+    "paper": [],
+    "paper, released": ["checkpoints=released"],
+    "smollm2": [],
+}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_jobs_of_each_rule_are_those_of_a_dry_run(checkout, name):
+    file = f"config/{name.split(',')[0]}.yaml"
+    changed = STUDIES[name]
+    words = ["--cores", "8", "--configfile", file, *(["--config", *changed] if changed else [])]
+    done = checkout.run("snakemake", "--dry-run", "--quiet", "rules", *words, "--", "all")
+    assert done.returncode == 0, done.stdout + done.stderr
+    listed = re.findall(r"^(\w+) +(\d+)$", done.stdout + done.stderr, flags=re.MULTILINE)
+    counts = {rule: int(count) for rule, count in listed if rule not in ("all", "total")}
+    raw = yaml.safe_load((checkout.folder / file).read_text(encoding="utf-8"))
+    made = parse_study(raw | dict(word.split("=") for word in changed))
+    plan = make_plan(made, load_rates("h200"), presentation(made), checkout.folder)
+    assert {stage.rule: stage.jobs for stage in plan.stages if stage.jobs} == counts
+    assert all(stage.done == 0 for stage in plan.stages)
+
+
+def test_what_is_there_is_done_and_costs_nothing_more(tmp_path):
+    made = study()
+    run = tmp_path / "results/quick/seed0/toy-s/ar_sft"
+    run.mkdir(parents=True)
+    before = {stage.rule: stage for stage in make_plan(made, CPU, {}, tmp_path).stages}
+    (run / "training.json").touch()
+    plan = make_plan(made, CPU, {}, tmp_path)
+    after = {stage.rule: stage for stage in plan.stages}
+    assert (plan.checkpoints, plan.checkpoints_done) == (5, 1)
+    assert after["train"].hours == before["train"].hours
+    assert 0 < after["train"].remaining_hours < before["train"].remaining_hours
+    assert after["evaluate"] == before["evaluate"]
+
+
+def hours(made, rule, rates=CPU):
+    return {stage.rule: stage.hours for stage in make_plan(made, rates, {}).stages}[rule]
+
+
+def test_hours_follow_the_work():
+    assert hours(study(seeds=[0, 1]), "train") == pytest.approx(2 * hours(study(), "train"))
+    twice = {"data": QUICK["data"] | {"stage1_examples": 8000, "stage2_examples": 8000}}
+    assert hours(study(**twice), "train") == pytest.approx(2 * hours(study(), "train"))
+    fast = load_rates("cpu-core", flops=2 * CPU.device.training_flops)
+    assert hours(study(), "train", fast) == pytest.approx(hours(study(), "train") / 2)
+    assert hours(study(), "evaluate", fast) == pytest.approx(hours(study(), "evaluate") / 2)
+
+
+def test_hours_of_training_are_six_operations_a_parameter_and_column():
+    """Of ar_sft alone, by hand: no masks, 4,000 examples."""
+    variants = {name: QUICK["variants"][name] for name in ("base", "ar_sft")}
+    tokens = CPU.table["examples"]["embedded"]["tokens"]
+    size, told = parameters(study(), "toy-s")
+    assert told == "counted"
+    expected = 6 * size * 4000 * tokens / CPU.device.training_flops / 3600
+    assert hours(study(variants=variants), "train") == pytest.approx(expected)
+
+
+def test_masks_cost_what_they_are_columns_of():
+    """A MARS variant with B = 4 has three masks for four response tokens."""
+
+    def only(**settings):
+        variants = {"base": {}, "a": {"parent": "base", "stages": [1], **settings}}
+        return hours(study(variants=variants), "train")
+
+    share = CPU.table["examples"]["embedded"]["response"]
+    plain, mars = only(objective="ar_sft"), only(objective="mars", block_size=4)
+    assert mars / plain == pytest.approx(1 + share * 3 / 4)
+
+
+def test_the_size_of_a_model_that_is_not_here_is_in_its_name():
+    hub = {"a": {"base": "Qwen/Qwen2.5-0.5B-Instruct"}, "b": {"base": "x/y", "paper": "7B"}}
+    made = study(scales=hub)
+    assert parameters(made, "a")[0] == 0.5e9
+    assert parameters(made, "b") == (7e9, "from the name '7B'")
+    with pytest.raises(PlanError, match=r"scales\.c\.base: 'x/y' is not here and names no size"):
+        parameters(study(scales={"c": {"base": "x/y"}}), "c")
+
+
+def test_a_truncated_file_of_weights_is_one_line(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"\xff" * 20)
+    made = study(scales={"a": {"base": str(tmp_path)}})
+    with pytest.raises(PlanError, match=r"model\.safetensors: cannot be read: fetch it again"):
+        parameters(made, "a")
+
+
+def test_rates_of_ones_own_replace_the_tables(tmp_path):
+    mine = {"source": "mine", "hours": "GPU-hours", "training_flops": 1e13}
+    mine |= {"decoding_flops": 1e12, "forward_seconds": 0.0}
+    file = tmp_path / "rates.yaml"
+    file.write_text(yaml.safe_dump({"devices": {"mine": mine}, "budget": 9}))
+    rates = load_rates("mine", file=file)
+    assert rates.device.training_flops == 1e13
+    assert rates.answer("anything", "task") == 9
+    assert load_rates("cpu-core", file=file).device == CPU.device
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("- 1", "expected a mapping"),
+        ("device: {}", "device: unknown; choose from devices"),
+        ("devices: {mine: {hours: x}}", "devices.mine"),
+        ("devices: [", "cannot be read"),
+    ],
+)
+def test_rates_that_cannot_be_used_are_one_line(tmp_path, text, said):
+    file = tmp_path / "rates.yaml"
+    file.write_text(text)
+    with pytest.raises(PlanError, match=re.escape(said)) as raised:
+        load_rates("mine", file=file)
+    assert str(file) in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_the_command_prints_a_page_or_json(capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert cli.main(["plan", "--configfile", "config/quick.yaml"]) == 0
+    page = capsys.readouterr().out
+    assert re.search(r"train +│ +5 │", page)
+    assert "core-hours" in page
+    assert "measured" in page
+    assert cli.main(["plan", "--config", "config/paper.yaml", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["checkpoints"] == 14
+    assert "assumed, not measured" in " ".join(told["notes"])
+
+
+def test_an_unknown_device_is_one_line(capsys):
+    config = str(ROOT / "config" / "quick.yaml")
+    assert cli.main(["plan", "--config", config, "--device", "abacus"]) == 2
+    said = capsys.readouterr().err
+    assert "--device abacus: not in the table; choose from cpu-core, h200" in said
+    assert len(said.splitlines()) == 1
