@@ -178,12 +178,11 @@ def _problem(rng: Random, family: Callable[[Random, str], Drawn], plain: bool) -
     return Problem("toy_humaneval", prompt, response, key, full, {"name": name, "inputs": inputs})
 
 
-def checking_program(answer: str, reference: str, extra: dict[str, Any]) -> str:
-    """A program that exits normally only if `answer` agrees with `reference` on hidden inputs."""
+def hidden_tests(reference: str, extra: dict[str, Any]) -> str:
+    """Tests of an answer, which defines the function they call: it agrees with `reference`."""
     name = extra["name"]
     return "\n".join(
         (
-            answer.strip(),
             f"_answer = {name}",
             reference,
             f"for _x in {extra['inputs']}:",

@@ -9,7 +9,7 @@ from typing import Any
 from datasets import Dataset
 
 from mars.embedded.corpus import held_out_items
-from mars.embedded.humaneval import checking_program
+from mars.embedded.humaneval import hidden_tests
 from mars.embedded.ifeval import verify
 from mars.embedded.problem import TEST_ITEMS, TEST_SEED
 
@@ -52,7 +52,8 @@ def mean_of_instructions(items: list[list[bool]]) -> float:
 
 def score_function(doc: Document, results: list[str]) -> dict[str, float]:
     """1 where the function passes its hidden tests in the sandbox."""
-    from mars.evaluation.sandbox import run_program
+    from mars.evaluation.sandbox import run_tests
 
-    program = checking_program(results[0], doc["answer"], json.loads(doc["extra"]))
-    return {"pass@1": float(run_program(program).passed)}
+    tests = hidden_tests(doc["answer"], json.loads(doc["extra"]))
+    verdict = run_tests(results[0].strip(), tests, timeout_s=2.0, memory_mb=256)
+    return {"pass@1": float(verdict.passed)}

@@ -1,0 +1,222 @@
+"""The sandbox's server: it isolates itself, then forks the processes of each program.
+
+It is started with its settings as JSON in its first argument. A request is a header (the limits,
+and the lengths of what follows), the program, and the tests; the server reads the header alone,
+and the process that becomes the candidate is forked before the tests are read, so that they are
+nowhere in its memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib
+import json
+import os
+import select
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from typing import Any, NoReturn
+
+from . import candidate, isolation, judge
+from .messages import read_exactly, receive, send
+
+REQUESTS, REPLIES = 0, 1
+QUESTIONS, ANSWERS = 3, 4
+HEADER_BYTES = 4096
+REPORT_BYTES = 8192
+JUDGE_MB = 1024
+COMMON_MODULES = (
+    "bisect",
+    "collections",
+    "copy",
+    "functools",
+    "hashlib",
+    "heapq",
+    "itertools",
+    "math",
+    "random",
+    "re",
+    "statistics",
+    "string",
+    "typing",
+)
+"""Imported once, before the forks, as most programs need some of them."""
+
+
+class Server:
+    """One server; `mode` is "bubblewrap", "namespaces" or "limits", as its starter wants it."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.mode: str = settings["mode"]
+        self.folder: str = settings["folder"]
+        self.proc: int = settings["proc"]
+        self.privileged = os.getuid() == 0 and self.mode != "bubblewrap"
+        if self.mode == "namespaces":
+            self.privileged = isolation.enter_root(self.folder, settings["shown"], self.proc)
+        os.environ.clear()
+        isolation.keep_out()
+        for name in COMMON_MODULES:
+            importlib.import_module(name)
+        self.null = os.open(os.devnull, os.O_RDWR)
+
+    def layers(self) -> list[str]:
+        """What will stand between a program and the machine, tried out in a process of its own."""
+        reader, writer = os.pipe()
+        if (trial := os.fork()) == 0:
+            spaces = self.mode != "limits" and isolation.own_spaces(self.proc)
+            filtered = isolation.restrict(1, 256, self.privileged)
+            os.write(writer, json.dumps([spaces, filtered]).encode())
+            os._exit(0)
+        os.close(writer)
+        answer = os.read(reader, 100)
+        os.close(reader)
+        os.waitpid(trial, 0)
+        spaces, filtered = json.loads(answer)
+        named = {
+            self.mode: self.mode != "limits",
+            "no network": self.mode != "limits",
+            "minimal read-only root": self.mode != "limits",
+            "own process ids": spaces,
+            "own scratch in memory": spaces,
+            "system call filter": filtered,
+            "unprivileged user": self.privileged,
+            "resource limits": True,
+        }
+        return [name for name, there in named.items() if there]
+
+    def answer(self) -> None:
+        """Take one request, in a process of its own. Raises EOFError after the last."""
+        header = json.loads(receive(REQUESTS, HEADER_BYTES))
+        supervisor = os.fork()
+        if supervisor == 0:
+            try:
+                send(REPLIES, json.dumps(self.supervise(header)).encode())
+                os._exit(0)
+            finally:
+                os._exit(1)
+        if os.waitpid(supervisor, 0)[1] != 0:
+            os._exit(1)  # how much of the request was read is unknown; another server starts
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+    def supervise(self, header: dict[str, Any]) -> dict[str, Any]:
+        """Fork judge and candidate, hold the clock, kill what is left; the judge's verdict."""
+        os.setsid()
+        isolation.die_with_parent()
+        source = read_exactly(REQUESTS, header["program"]).decode("utf-8", "surrogatepass")
+        questions, answers, report = os.pipe(), os.pipe(), os.pipe()
+        seconds: float = header["timeout_s"]
+        if (judging := os.fork()) == 0:
+            self._judge(header, questions[1], answers[0], report[1])
+        for descriptor in (questions[1], answers[0], report[1]):
+            os.close(descriptor)
+        if os.read(report[0], 1) != judge.READY:
+            os._exit(1)
+        own = self.mode != "limits" and isolation.own_spaces(self.proc)
+        isolation.keep_out()
+        folder = "/tmp" if self.mode != "limits" else tempfile.mkdtemp(dir=self.folder)
+        os.chmod(folder, 0o1777)
+        if (running := os.fork()) == 0:
+            self._candidate(source, header, questions[0], answers[1], folder)
+        for descriptor in (questions[0], answers[1]):
+            os.close(descriptor)
+        said = _until(report[0], time.monotonic() + seconds)
+        for child in (running, judging):
+            _end(child)
+        if not own:
+            _empty(folder)
+        try:
+            verdict: dict[str, Any] = json.loads(said or "")
+        except ValueError:
+            late = f"still running after {seconds:g} s"
+            lost = "the process of the tests ends before they do"
+            return {"passed": False, "error": late if said is None else lost}
+        return verdict
+
+    def _judge(self, header: dict[str, Any], questions: int, answers: int, report: int) -> NoReturn:
+        try:
+            tests = read_exactly(REQUESTS, header["tests"]).decode("utf-8", "surrogatepass")
+            self._keep_only(questions, answers, report)
+            isolation.keep_out()
+            isolation.restrict(header["timeout_s"], JUDGE_MB, self.privileged)
+            isolation.keep_out()  # a change of user undoes it
+            judge.run(tests, QUESTIONS, ANSWERS, ANSWERS + 1)
+        finally:
+            os._exit(0)
+
+    def _candidate(
+        self, source: str, header: dict[str, Any], questions: int, answers: int, folder: str
+    ) -> NoReturn:
+        try:
+            os.setsid()
+            os.chdir(folder)
+            self._keep_only(questions, answers)
+            isolation.restrict(header["timeout_s"], header["memory_mb"], self.privileged)
+            candidate.run(source, QUESTIONS, ANSWERS)
+        finally:
+            os._exit(0)
+
+    def _keep_only(self, *descriptors: int) -> None:
+        """Close every file but these, which become 3, 4, …; no input, no output."""
+        wanted = (self.null, self.null, self.null, *descriptors)
+        high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 64) for descriptor in wanted]
+        for number, descriptor in enumerate(high):
+            os.dup2(descriptor, number)
+        os.closerange(len(high), os.sysconf("SC_OPEN_MAX") if not isolation.LINUX else 4096)
+        sys.stdin, sys.stdout, sys.stderr = (
+            open(number, mode)  # noqa: SIM115
+            for number, mode in ((0, "r"), (1, "w"), (2, "w"))
+        )
+
+
+def _until(descriptor: int, deadline: float) -> bytes | None:
+    """All that is written before the end of the stream, or None after the deadline."""
+    said = b""
+    while len(said) < REPORT_BYTES:
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([descriptor], [], [], left)[0]:
+            return None
+        piece = os.read(descriptor, REPORT_BYTES)
+        if not piece:
+            break
+        said += piece
+    return said
+
+
+def _end(child: int) -> None:
+    """Kill a process and its group; in process ids of its own, all that it started end too."""
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def _empty(folder: str) -> None:
+    """Remove what a program left behind. Ends the process, and so the server, where it cannot."""
+    for entry in os.scandir(folder):
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path)
+        else:
+            os.unlink(entry.path)
+
+
+def main() -> None:
+    """Start, say what is in force or why nothing is, and answer until the pipe closes."""
+    settings = json.loads(sys.argv[1])
+    isolation.die_with_parent()
+    if settings["mode"] != "bubblewrap" and os.getppid() != settings["parent"]:
+        sys.exit("the parent is gone")
+    try:
+        server = Server(settings)
+        send(REPLIES, json.dumps({"layers": server.layers()}).encode())
+    except (isolation.IsolationError, OSError) as error:
+        send(REPLIES, json.dumps({"failed": str(error)}).encode())
+        return
+    with contextlib.suppress(EOFError):
+        while True:
+            server.answer()
