@@ -8,24 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.workflow.conftest import STAND_IN
+from tests.workflow.small_study import TARGETS, files_of_jobs, small_files, write_study
 
-STUDY = {
-    "study": "small",
-    "scales": {"toy-s": {"base": "embedded:toy-s"}},
-    "variants": {
-        "base": {},
-        "ar_sft": {"objective": "ar_sft", "parent": "base", "stages": [1]},
-    },
-    "evaluation": {
-        "benchmarks": {"toy_gsm8k": {"column": "GSM8K", "metric": "exact_match,strict-match"}},
-        "processes": 2,
-        "panels": [],
-        "sweep": "none",
-    },
-}
 # Training that saves when it is told to end, and goes on from there.
 TRAINS = """
 import json, os, signal, sys, time
@@ -57,19 +43,17 @@ def cluster(make_checkout, tmp_path_factory):
     made = make_checkout()
     main = made.folder / "mars" / "__main__.py"
     main.write_text(TRAINS + STAND_IN, encoding="utf-8")
-    (made.folder / "config" / "small.yaml").write_text(yaml.safe_dump(STUDY), encoding="utf-8")
+    choice, files = write_study(made), files_of_jobs(made)
     home, commands = tmp_path_factory.mktemp("slurm"), tmp_path_factory.mktemp("bin")
     fake = Path(__file__).with_name("fake_slurm.py").read_text(encoding="utf-8")
-    for name in ("sbatch", "srun", "sacct", "sacctmgr", "sinfo", "scontrol", "fake_slurm.py"):
+    for name in ("sbatch", "srun", "sacct", "sacctmgr", "sinfo", "scontrol"):
         (commands / name).write_text(f"#!{sys.executable}\n{fake}", encoding="utf-8")
         (commands / name).chmod(0o755)
-    out, tables = "results/small/seed0/toy-s", "results/small/tables"
-    wanted = [f"{tables}/{name}.{kind}" for name in ("table2", "chance") for kind in ("csv", "md")]
     makes = {
-        "rule_evaluate_wildcards_0_toy-s_base": [f"{out}/base/evaluation.csv"],
-        "rule_evaluate_wildcards_0_toy-s_ar_sft": [f"{out}/ar_sft/evaluation.csv"],
-        "rule_presentation": ["results/small/chance.csv", *wanted],
+        f"rule_evaluate_wildcards_0_toy-s_{name}": files[f"evaluate {name}"]
+        for name in ("base", "ar_sft")
     }
+    makes["rule_presentation"] = small_files(files)
     environment = {
         "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}",
         "FAKE_SLURM": str(home),
@@ -77,8 +61,8 @@ def cluster(make_checkout, tmp_path_factory):
         "FAKE_SLURM_STOPS": "train",
     }
     quick = ["--slurm-init-seconds-before-status-checks", "2", "--latency-wait", "20"]
-    words = ["--profile", "profiles/slurm", "--configfile", "config/small.yaml", *quick]
-    done = made.run("snakemake", *words, "--", wanted[0], wanted[2], **environment)
+    words = ["--profile", "profiles/slurm", *choice, *quick, "--", *TARGETS]
+    done = made.run("snakemake", *words, **environment)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = (home / "submitted.jsonl").read_text(encoding="utf-8").splitlines()
     return made, home, [json.loads(line) for line in lines], done
