@@ -58,7 +58,7 @@ class _Server:
             started = self._receive(START_S)
         except (OSError, EOFError, ValueError) as error:
             self.close()
-            raise SandboxError(f"{mode}: {error or 'it ended'}") from None
+            raise SandboxError(f"{mode}: {str(error) or 'it ended'}") from None
         finally:
             if proc >= 0:
                 os.close(proc)
