@@ -77,7 +77,8 @@ def test_every_method_has_its_turns(
     keys = ("part", "acceptance", "batch_size", "repeat")
     assert [(*(row[key] for key in keys), name(row)) for row in rows] == expected
     assert {path.name for path in tmp_path.iterdir()} == {
-        "throughput.csv", "throughput.costs.json", "throughput.environment.json"
+        "throughput.csv", "throughput.costs.json", "throughput.environment.json",
+        "throughput.profile.csv",
     }  # fmt: skip
     out, err = capsys.readouterr()
     summary = json.loads(out.splitlines()[-1])
@@ -130,6 +131,25 @@ class Clock:
             raise self.error
         self.runs += 1
         return self._time(*arguments)
+
+
+def test_the_profile_says_where_a_forwards_time_goes(
+    small: Study, checkpoint: Path, tmp_path: Path
+) -> None:
+    measured(small, checkpoint, tmp_path)
+    with (tmp_path / "throughput.profile.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    expected = [(size, m) for size in ("2", "4") for m in ("generate", "ar", "mars cursor")]
+    assert [(row["batch_size"], name(row)) for row in rows] == expected
+    for row in rows:
+        assert row["acceptance"] == "replayed"
+        assert min(float(row[f"{kind}_ms"]) for kind in ("linear", "attention", "other")) > 0
+        assert float(row["ms"]) > 0
+    wide = {row["batch_size"]: row for row in rows if row["method"] == "mars"}
+    thin = {row["batch_size"]: row for row in rows if row["method"] == "ar"}
+    for size, row in wide.items():
+        columns = [int(r["model_tokens"]) / int(r["model_forwards"]) for r in (row, thin[size])]
+        assert columns[0] > columns[1]  # a draft rides along
 
 
 def test_an_interrupted_grid_goes_on(

@@ -12,6 +12,7 @@ rule throughput:
         throughput_sources,
     output:
         csv=f"{RESULTS}/seed{{seed}}/throughput.csv",
+        profile=f"{RESULTS}/seed{{seed}}/throughput.profile.csv",
         costs=f"{RESULTS}/seed{{seed}}/throughput.costs.json",
         environment=f"{RESULTS}/seed{{seed}}/throughput.environment.json",
     log:

@@ -30,6 +30,7 @@ from mars.evaluation.benchmarks import load_study, prompts
 from mars.evaluation.lm_eval_model import MarsLM
 from mars.evaluation.records import decoding_code, fingerprint, write_atomically
 from mars.evaluation.source import EvaluationError, Source, choose_device, open_checkpoint
+from mars.evaluation.throughput import profile
 from mars.evaluation.throughput.ceilings import (
     Ceilings,
     bytes_moved,
@@ -79,7 +80,8 @@ def measure(
     """Measure the study's wall-clock grid and write a CSV, one row per run of a method.
 
     Beside it, ``<out stem>.environment.json`` says where it was measured, and
-    ``<out stem>.costs.json`` what a forward costs there. The last line printed is a JSON summary.
+    ``<out stem>.costs.json`` what a forward costs there, and ``<out stem>.profile.csv`` on what
+    its time goes. The last line printed is a JSON summary.
 
     Args:
         study: the study; its ``throughput`` section is the grid.
@@ -113,14 +115,15 @@ def measure(
         "peak_gflops_per_s": round(ceilings.flops / 1e9, 2),
         "peak_gbytes_per_s": round(ceilings.bytes / 1e9, 3),
     }
-    rows = _measure_all(list(stages(bench, ids, seed)), grid.repeats, named, device, partial)
+    todo = list(stages(bench, ids, seed))
+    rows = _measure_all(todo, grid.repeats, named, device, partial)
+    profiles = _profile_all(todo, named, device, partial)
     sessions = partial.sessions
-    made = manifest(
-        grid, device, study.training.dtype, models, costs, ceilings, positions, sessions
-    )
+    made = manifest(grid, device, ours.dtype, models, costs, ceilings, positions, sessions)
     write_atomically(out.with_suffix(".costs.json"), costs.text())
     write_atomically(out.with_suffix(".environment.json"), json.dumps(made, indent=2) + "\n")
-    write_atomically(out, _as_csv(rows))
+    write_atomically(out.with_suffix(".profile.csv"), _as_csv(profiles, profile.COLUMNS))
+    write_atomically(out, _as_csv(rows, COLUMNS))
     partial.remove()
     print(json.dumps(summary(rows)))
 
@@ -145,7 +148,7 @@ def _fingerprint(
     code = b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py")))
     return fingerprint(
         {
-            "machine": versions(device, study.training.dtype),
+            "machine": versions(device, ours.dtype),
             "grid": grid.model_dump(mode="json", exclude={"trace"}),
             "named": [study.study, seed],
             "block_size": study.variants[grid.variant].block_size,
@@ -277,9 +280,36 @@ def _row(
     return {column: "" if values[column] is None else values[column] for column in COLUMNS}
 
 
-def _as_csv(rows: Sequence[dict[str, Any]]) -> str:
+def _profile_all(
+    todo: Sequence[Stage], named: dict[str, Any], device: str, partial: Partial
+) -> list[dict[str, Any]]:
+    """Where the time goes, of our methods and of what they are held against.
+
+    At replayed acceptance where there is any, so that no method has less to do than another.
+    """
+    grids = [stage for stage in todo if stage.part == "grid"]
+    chosen = [stage for stage in grids if stage.acceptance == grids[-1].acceptance]
+    rows = []
+    for stage in chosen:
+        for method in stage.methods:
+            if (method.name, method.cache, method.draft) not in profile.PROFILED:
+                continue
+            key = f"profile: {stage.name} {stage.batch_size} {method.label}"
+            if key not in partial:
+                method.run(stage.batches)  # warms up
+                partial.keep(key, profile.profile_run(method, stage.batches, device))
+            where = {
+                "part": stage.part,
+                "acceptance": stage.acceptance,
+                "batch_size": stage.batch_size,
+            }
+            rows.append(profile.row({**named, **where, **method.columns, **partial[key]}))
+    return rows
+
+
+def _as_csv(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()

@@ -130,7 +130,9 @@ class ReleasedDecoder:
         width = max(len(request.prompt_ids) for request in requests)
         ids, seen, rows = [], [], []
         for number, request in enumerate(requests):
-            check_request(request, f"request {number}", self._positions)
+            check_request(
+                request, f"request {number}", self._positions, self._model.config.vocab_size
+            )
             if request.stop:
                 raise DecodingError(f"request {number}: released knows no stop sequences")
             prompt = len(request.prompt_ids)
