@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from mars.evaluation.sandbox.inside.messages import receive, send
+from mars.evaluation.sandbox.inside.messages import receive, send, send_all
 from mars.evaluation.sandbox.launch import ENVIRONMENT, REMEDY, command, modes
 
 START_S = 60.0
@@ -70,15 +70,13 @@ class _Server:
     def ask(self, program: str, tests: str, timeout_s: float, memory_mb: int) -> Verdict:
         """One program's verdict. Raises EOFError or OSError when the server is gone."""
         bodies = [text.encode("utf-8", "surrogatepass") for text in (program, tests)]
-        header = {"program": len(bodies[0]), "tests": len(bodies[1])}
-        header |= {"timeout_s": timeout_s, "memory_mb": memory_mb}  # type: ignore[dict-item]
+        header: dict[str, Any] = {"program": len(bodies[0]), "tests": len(bodies[1])}
+        header |= {"timeout_s": timeout_s, "memory_mb": memory_mb}
         pipe = self.process.stdin
         assert pipe is not None
         send(pipe.fileno(), json.dumps(header).encode())
         for body in bodies:
-            left = memoryview(body)
-            while left:
-                left = left[os.write(pipe.fileno(), left) :]
+            send_all(pipe.fileno(), body)
         reply = self._receive(timeout_s + GRACE_S)
         return Verdict(bool(reply["passed"]), str(reply["error"]))
 

@@ -11,7 +11,6 @@ import builtins
 import contextlib
 import importlib
 import json
-import os
 import random
 import sys
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from typing import Any
 
 from . import plain
 from .candidate import LONGEST_ERROR, describe
-from .messages import receive, send
+from .messages import receive, send, send_all
 
 READY = b"R"
 NOT_RAISED_HERE = ("StopIteration", "StopAsyncIteration")
@@ -178,5 +177,5 @@ def verdict(tests: str, questions: int, answers: int, ready: Callable[[], None])
 
 def run(tests: str, questions: int, answers: int, report: int) -> None:
     """Report the verdict as JSON on a descriptor, after the sign that the tests are ready."""
-    error = verdict(tests, questions, answers, lambda: os.write(report, READY) and None)
-    os.write(report, json.dumps({"passed": not error, "error": error}).encode())
+    error = verdict(tests, questions, answers, lambda: send_all(report, READY))
+    send_all(report, json.dumps({"passed": not error, "error": error}).encode())

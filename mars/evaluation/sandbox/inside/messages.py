@@ -29,7 +29,12 @@ def receive(descriptor: int, limit: int) -> bytes:
 
 
 def send(descriptor: int, body: bytes) -> None:
-    """Write one body, all of it. Raises OSError where nobody reads."""
-    left = memoryview(HEAD.pack(len(body)) + body)
+    """Write one body. Raises OSError where nobody reads."""
+    send_all(descriptor, HEAD.pack(len(body)) + body)
+
+
+def send_all(descriptor: int, data: bytes) -> None:
+    """Write bytes as they are, all of them. Raises OSError where nobody reads."""
+    left = memoryview(data)
     while left:
         left = left[os.write(descriptor, left) :]

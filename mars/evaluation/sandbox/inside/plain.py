@@ -88,10 +88,11 @@ class Writer:
         return ["bytearray", bytes(value).hex()]
 
     def _fixed(self, value: Any, depth: int) -> list[Any]:
-        for kind in (tuple, frozenset):
-            if isinstance(value, kind):
-                items = [self.node(item, depth + 1) for item in kind.__iter__(value)]
-                return [kind.__name__, items]
+        if isinstance(value, tuple):
+            return ["tuple", [self.node(item, depth + 1) for item in tuple.__iter__(value)]]
+        if isinstance(value, frozenset):
+            items = [self.node(item, depth + 1) for item in frozenset.__iter__(value)]
+            return ["frozenset", items]
         if isinstance(value, bytes):
             return ["bytes", bytes.hex(value)]
         if isinstance(value, complex):
@@ -146,7 +147,7 @@ class Reader:
             return self.table[number]
         for kind in CHANGEABLE:
             if tag == kind.__name__:
-                made = kind()
+                made: Any = kind()
                 self.table.append(made)
                 self._fill(made, node, depth)
                 return made
