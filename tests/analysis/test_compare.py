@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mars.analysis import statistics as st
 from mars.analysis.compare import frontier
 from mars.analysis.compare.numbers import compare, pairs, verdict
 from mars.analysis.compare.page import difference_table, verdict_table, write_comparison
@@ -30,7 +29,9 @@ def small(**variants: object) -> Study:
 
 
 def trained(**settings: object) -> dict:
-    return Variant(objective="mars", parent="ar_sft", stages=[2], **settings).model_dump(mode="json")
+    return Variant(objective="mars", parent="ar_sft", stages=[2], **settings).model_dump(
+        mode="json"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -113,11 +114,29 @@ def test_the_pace_is_compared_on_the_same_documents(made):
     study, results = made
     pace = compare(study, results, "alike", ["mars_b4"], 2.0)[1].mean
     assert pace.faster.value == pytest.approx(pace.pace.value - pace.pace_theirs.value)
-    apart = st.RESAMPLES * [0.0] + np.abs(pace.pace.draws - pace.pace_theirs.draws)
-    assert pace.faster.draws.std() < 1.5 * apart.std() + 0.1
+    alone = np.hypot(pace.pace.draws.std(), pace.pace_theirs.draws.std())
+    assert pace.faster.draws.std() < 0.95 * alone
     own = compare(study, results, "alike", ["alike"], 2.0)[1].mean
     assert not own.faster.draws.any()
     assert not own.difference.draws.any()
+
+
+def test_p_values_are_mcnemars_corrected_over_the_page(made):
+    study, results = made
+    found = compare(study, results, "worse", BASELINES, 2.0)
+    summary = summarise(study, results)
+    plain, corrected = [], []
+    for one in found:
+        for name, paired in one.benchmarks.items():
+            ours = "worse", summary.decoding("worse", name, one.tau)
+            theirs = one.baseline, summary.decoding(one.baseline, name, one.tau_theirs)
+            p, test = summary.p_value("toy-s", name, ours, theirs)
+            assert test == "McNemar, exact"
+            plain.append(p)
+            corrected.append(paired.p)
+    assert len(plain) == 4 * 6
+    assert min(corrected) == pytest.approx(24 * min(plain))
+    assert all(c >= p for c, p in zip(corrected, plain, strict=True))
 
 
 def test_the_frontier_has_the_points_that_were_measured(made):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import yaml
 
 MARS = ["mars_b4", "mars_b8", "mars_b16", "mars_no_sft_b4", "mars_no_sft_b8", "mars_no_sft_b16"]
 MARS += ["mars_no_sft_stream_b4"]
@@ -150,67 +149,3 @@ def test_a_new_variant_runs_alone(finished):
 def test_a_learning_rate_of_its_own_retrains_one_variant(finished):
     jobs = finished.jobs("--config", "variants={mars_b8: {learning_rate: 0.5}}")
     assert variants(jobs, "train") == variants(jobs, "evaluate") == {"mars_b8"}
-
-
-# ------------------------------------------------------------------- a variant of one's own
-
-OWN = ("--config", "variant=examples/random_block.yaml")
-
-
-@pytest.fixture(scope="module")
-def compared(finished):
-    """The finished study, and the jobs that a comparison called for before it was made."""
-    asked = finished.jobs(*OWN, target="compare")
-    before = (finished.folder / "results/embedded/config.yaml").read_bytes()
-    done = finished.run("snakemake", "--cores", "8", *OWN, "--", "compare")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert (finished.folder / "results/embedded/config.yaml").read_bytes() == before
-    return finished, asked
-
-
-def test_a_comparison_makes_just_what_is_missing(compared):
-    run = "results/embedded/seed0/toy-s/random_block"
-    assert compared[1] == {
-        f"train {run}/model",
-        f"evaluate {run}/evaluation.csv",
-        "compare reports/embedded/compare-random_block.html",
-    }
-
-
-def test_a_comparison_that_is_made_runs_nothing_and_changes_nothing_else(compared):
-    made, _ = compared
-    assert made.jobs(*OWN, target="compare") == set()
-    assert made.jobs() == set()
-    assert made.jobs(*OWN) == set()
-
-
-def test_its_jobs_read_a_configuration_of_their_own(compared):
-    made, _ = compared
-    folder = made.folder / "results/embedded"
-    for name, config in (("random_block", "compare-random_block."), ("mars_b4", "")):
-        asked = (folder / f"seed0/toy-s/{name}/training.csv").read_text(encoding="utf-8")
-        assert f"--config results/embedded/{config}config.yaml " in asked
-    own = yaml.safe_load((folder / "compare-random_block.config.yaml").read_text(encoding="utf-8"))
-    plain = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-    assert own.pop("plugins") == ["examples/random_block.py"]
-    assert own["variants"].pop("random_block")["objective"] == "random_block"
-    assert plain.pop("plugins") == []
-    assert own == plain
-
-
-def test_a_plugin_that_is_edited_reruns_its_own_variant(compared, changed):
-    jobs = changed("examples/random_block.py")
-    assert jobs == set()  # of the study
-    jobs = compared[0].jobs(*OWN, target="compare")
-    assert jobs == compared[1]
-
-
-def test_a_baseline_of_its_own_is_added(compared):
-    made, _ = compared
-    text = (made.folder / "examples/random_block.yaml").read_text(encoding="utf-8")
-    text = text.replace("[ar_sft, mars_b4, mars_b8]", "[mars_b16]").replace(
-        "[random_block.py]", "[examples/random_block.py]"
-    )
-    (made.folder / "random_block.yaml").write_text(text, encoding="utf-8")
-    jobs = made.jobs("--config", "variant=random_block.yaml", target="compare")
-    assert jobs == {"compare reports/embedded/compare-random_block.html"}

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-
-import numpy as np
 
 from mars.analysis import labels
 from mars.analysis import statistics as st
 from mars.analysis.statistics import Estimate
-from mars.analysis.summary import Summary, mean_over, summarise
-from mars.config import Decoding, Study
+from mars.analysis.summary import Side, Summary, mean_over, summarise
+from mars.config import Study
 from mars.config.sections import UNTHRESHOLDED
 
 
@@ -23,8 +21,8 @@ class Paired:
     Attributes:
         ours, theirs: scores in per cent; None where a result is missing.
         difference: ours − theirs, paired by document.
-        p: McNemar's exact p-value of the difference; None where scores are not 0 or 1, or for a
-            mean of benchmarks.
+        p: of no difference, McNemar's exact test where scores are 0 or 1, else the paired
+            bootstrap's; corrected (Holm) over all that is compared. None of a mean.
         pace, pace_theirs: tokens per forward; faster: their difference, paired by document.
     """
 
@@ -85,13 +83,14 @@ def compare(
         margin: points of the mean score.
     """
     summary = summarise(study, results)
-    return [
+    found = [
         _against(summary, scale, variant, baseline, taus, margin)
         for scale in study.scales_of(variant)
         for baseline in baselines
         if scale in study.scales_of(baseline)
         for taus in pairs(summary, variant, baseline)
     ]
+    return _corrected(found)
 
 
 def pairs(summary: Summary, variant: str, baseline: str) -> list[tuple[float, float]]:
@@ -140,38 +139,26 @@ def _against(
     return Against(scale, baseline, *taus, found, mean, said)
 
 
-Side = tuple[str, Decoding | None]
-
-
 def _paired(summary: Summary, scale: str, benchmark: str, ours: Side, theirs: Side) -> Paired:
+    pace = summary.tokens_per_forward(scale, ours[0], benchmark, ours[1])
+    pace_theirs = summary.tokens_per_forward(scale, theirs[0], benchmark, theirs[1])
+    told = summary.p_value(scale, benchmark, ours, theirs)
     return Paired(
         ours=summary.score(scale, ours[0], benchmark, ours[1]),
         theirs=summary.score(scale, theirs[0], benchmark, theirs[1]),
         difference=summary.difference(scale, benchmark, ours, theirs),
-        p=None,
-        pace=summary.tokens_per_forward(scale, ours[0], benchmark, ours[1]),
-        pace_theirs=summary.tokens_per_forward(scale, theirs[0], benchmark, theirs[1]),
-        faster=_faster(summary, scale, benchmark, ours, theirs),
+        p=told and told[0],
+        pace=pace,
+        pace_theirs=pace_theirs,
+        # a benchmark's documents are drawn once for all models, so the draws are paired
+        faster=st.combine([(1.0, pace), (-1.0, pace_theirs)]),
     )
 
 
-def _faster(
-    summary: Summary, scale: str, benchmark: str, ours: Side, theirs: Side
-) -> Estimate | None:
-    """Tokens per forward, ours − theirs; the bootstrap draws the same documents of both."""
-    left = {c.seed: c for c in summary.cells(scale, ours[0], benchmark, ours[1])}
-    right = {c.seed: c for c in summary.cells(scale, theirs[0], benchmark, theirs[1])}
-    seeds = sorted(left.keys() & right.keys())
-    if not seeds:
-        return None
-    per_seed = {s: left[s].tokens_per_forward - right[s].tokens_per_forward for s in seeds}
-    value = float(np.mean(list(per_seed.values())))
-    draws = np.zeros(st.RESAMPLES)
-    for seed in seeds:
-        a, b = left[seed].records, right[seed].records
-        if a is None or b is None or a.keys != b.keys:
-            return Estimate(value, per_seed=per_seed)
-        key = ("faster", seed, scale, benchmark)
-        draws += st.resample_ratio(a.tokens, a.forwards, st.generator(*key))
-        draws -= st.resample_ratio(b.tokens, b.forwards, st.generator(*key))
-    return Estimate(value, draws / len(seeds), per_seed)
+def _corrected(found: Sequence[Against]) -> list[Against]:
+    """The same, the p-values of all benchmarks corrected for being many (Holm)."""
+    places = [(i, name) for i, one in enumerate(found) for name in one.benchmarks]
+    values = st.holm([found[i].benchmarks[name].p for i, name in places])
+    for (i, name), p in zip(places, values, strict=True):
+        found[i].benchmarks[name] = replace(found[i].benchmarks[name], p=p)
+    return list(found)

@@ -47,11 +47,11 @@ def write_comparison(
         ConfigError: the study has no such variant or baseline.
     """
     alone = compared(study, variant, baselines)
-    found = compare(study, results, variant, baselines, margin)
+    found = compare(alone, results, variant, baselines, margin)
     parts = [
         Part("verdict", "Verdict", _verdicts(study, found, variant, margin)),
         Part("missing", "What is missing", _missing(alone, results)),
-        Part("frontier", "Frontier", _frontier(study, results, variant, baselines)),
+        Part("frontier", "Frontier", _frontier(alone, results, variant, baselines)),
         Part("differences", "Differences, benchmark by benchmark", _differences(study, found)),
         Part("run", "How it was run", _run(study, alone, results, variant)),
     ]
@@ -72,7 +72,9 @@ def _seeds(study: Study) -> str:
 def _method(margin: float) -> str:
     return (
         "Intervals are 95 % bootstrap intervals over documents, resampled within each benchmark "
-        "and paired: both models answered the same documents. They do not cover training again. "
+        "and paired: both models answered the same documents; with several seeds they cover the "
+        "spread over seeds too, with one they do not cover training again. p: McNemar’s exact test "
+        "where scores are 0 or 1, else the paired bootstrap’s, corrected over the page (Holm). "
         f"Better: the whole interval of the mean's difference is above 0. Not worse: it is above "
         f"−{margin:g} points. Worse: it is below 0 and reaches beyond the margin. Else the data "
         "do not tell: inconclusive."
@@ -173,7 +175,7 @@ def difference_table(study: Study, found: Sequence[Against]) -> Table:
         Column("ours", "Score", 1, True, True),
         Column("theirs", "its score", 1, True, True),
         DIFFERENCE,
-        Column("p", "p, McNemar, Holm over the page", 3),
+        Column("p", "p (Holm)", 3),
         Column("pace", "Tokens per forward", 2, True),
         Column("pace_theirs", "its tokens per forward", 2, True),
     ]
