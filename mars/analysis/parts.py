@@ -10,6 +10,7 @@ NEEDS = {
     "table5": "throughput.thresholds",
     "wall_clock": "throughput",
     "roofline": "throughput",
+    "profile": "throughput",
     "replay": "throughput.replay",
     "batching": "throughput.continuous",
     "arrivals": "throughput.trace",
@@ -19,8 +20,14 @@ NEEDS = {
 """The setting without which there is nothing to show, of tables and figures alike."""
 
 
+OF_TRAINING = ("training_overhead", "signal_fraction", "loss_curves")
+"""What shows how the study's models were trained, and nothing where they were released."""
+
+
 def applies(study: Study, name: str) -> bool:
     """Whether a table or figure is part of a study at all."""
+    if name in OF_TRAINING and study.checkpoints == "released":
+        return False
     if name not in NEEDS:
         return True
     found: Any = study

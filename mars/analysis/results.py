@@ -15,9 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from mars.config import Study
 
@@ -73,6 +71,22 @@ THROUGHPUT_COLUMNS = {
     "peak_memory_mb": "float64",
 }
 """Columns read of ``throughput.csv``: one row per run of a method."""
+
+PROFILE_COLUMNS = {
+    "seed": "int64",
+    "acceptance": "str",  # model, replayed
+    "batch_size": "int64",
+    "method": "str",  # as in throughput.csv, as the next two
+    "cache": "str",
+    "draft": "str",
+    "model_forwards": "float64",
+    "model_tokens": "float64",
+    "ms": "float64",  # of a forward of the batch, as the next three
+    "linear_ms": "float64",  # by PyTorch's profiler
+    "attention_ms": "float64",
+    "other_ms": "float64",
+}
+"""Columns read of ``throughput.profile.csv``: one row per method and batch size."""
 
 ARRIVALS_COLUMNS = {
     "seed": "int64",
@@ -184,6 +198,13 @@ def load_throughput(study: Study, results: Path) -> pd.DataFrame:
     return _load_seeds(throughput_files(study, results), THROUGHPUT_COLUMNS, required)
 
 
+def load_profile(study: Study, results: Path) -> pd.DataFrame:
+    """``throughput.profile.csv`` of every seed as one frame (columns: ``PROFILE_COLUMNS``)."""
+    files = throughput_files(study, results)
+    found = {seed: path.with_suffix(".profile.csv") for seed, path in files.items()}
+    return _load_seeds(found, PROFILE_COLUMNS, set(PROFILE_COLUMNS) - {"seed"})
+
+
 def load_arrivals(study: Study, results: Path) -> pd.DataFrame:
     """``arrivals.csv`` of every seed as one frame (columns: ``ARRIVALS_COLUMNS``)."""
     required = set(ARRIVALS_COLUMNS) - {"seed"}
@@ -270,17 +291,6 @@ def as_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
 # ------------------------------------------------------------------------------------- records
 
 
-@dataclass(frozen=True)
-class Documents:
-    """The records of one (model, benchmark, decoding), one entry per document, by key."""
-
-    keys: tuple[tuple[str, str], ...]  # (sub-task, document id), sorted
-    tasks: NDArray[Any]
-    scores: NDArray[np.float64]  # per cent
-    tokens: NDArray[np.float64]
-    forwards: NDArray[np.float64]
-
-
 def iter_records(path: Path) -> Iterator[dict[str, Any]]:
     """Records of one JSONL file; a half-written last line is left out."""
     with path.open(encoding="utf-8") as lines:
@@ -296,56 +306,26 @@ def iter_records(path: Path) -> Iterator[dict[str, Any]]:
                     ) from None
 
 
-def load_documents(results: Path, records: str) -> Documents | None:
-    """What statistics need of one records file; None where it is absent or not scored."""
-    path = results / records
-    try:
-        stat = path.stat()
-    except OSError:
-        return None
-    return _documents(path, stat.st_mtime_ns, stat.st_size)
-
-
-@lru_cache(maxsize=4096)
-def _documents(path: Path, mtime: int, size: int) -> Documents | None:
-    last: dict[tuple[str, str], dict[int, tuple[float, float, float]]] = {}
-    for record in iter_records(path):
-        if record.get("score") is None:
-            continue
-        key = (str(record["task"]), str(record["doc_id"]))
-        # of a repeat written twice the last counts; a document is the mean of its repeats
-        found = (100 * float(record["score"]), record["tokens"], record["forwards"])
-        last.setdefault(key, {})[record.get("repeat", 0)] = found
-    if not last:
-        return None
-    keys = tuple(sorted(last))
-    values = np.array([_mean(list(last[key].values())) for key in keys])
-    tasks = np.array([task for task, _ in keys])
-    return Documents(keys, tasks, values[:, 0], values[:, 1], values[:, 2])
-
-
-def _mean(repeats: list[tuple[float, float, float]]) -> tuple[float, ...]:
-    if len(repeats) == 1:
-        return repeats[0]
-    return tuple(sum(column) / len(repeats) for column in zip(*repeats, strict=True))
-
-
 # ------------------------------------------------------------------------------------- missing
 
 
 @dataclass(frozen=True)
 class Missing:
-    """A result that is not there, and the command that makes it."""
+    """A result that is not there, and the command that makes it.
+
+    ``source`` says what lacks it: ("evaluation", scale, variant), ("throughput",), ….
+    """
 
     what: str
     command: str
+    source: tuple[str, ...] = ()
 
 
 def missing(study: Study, results: Path) -> list[Missing]:
     """What a study's results lack, in the order in which it would be made."""
     gaps = []
 
-    def add(what: str, *targets: Path) -> None:
+    def add(what: str, source: tuple[str, ...], *targets: Path) -> None:
         names = " ".join(t.as_posix() for t in targets)
         forced = f" --forcerun {names}" if all(t.exists() for t in targets) else ""
         # the target comes first: --configfile takes every word that follows it
@@ -353,6 +333,7 @@ def missing(study: Study, results: Path) -> list[Missing]:
             Missing(
                 what,
                 f"snakemake --cores 8 {names}{forced} --configfile config/{study.study}.yaml",
+                source,
             )
         )
 
@@ -363,12 +344,17 @@ def missing(study: Study, results: Path) -> list[Missing]:
         for scale, variant in study.runs():
             folder = run_folder(results, seed, scale, variant)
             where = f"seed {seed}, {scale}, {variant}"
+            evaluated = ("evaluation", scale, variant)
             if study.is_trained(variant):
                 lost = [n for n in ("training.csv", "training.json") if not (folder / n).exists()]
                 if lost:
-                    add(f"training of {where}", *(folder / n for n in lost))
+                    add(
+                        f"training of {where}",
+                        ("training", scale, variant),
+                        *(folder / n for n in lost),
+                    )
             if not (folder / "evaluation.csv").exists():
-                add(f"evaluation of {where}", folder / "evaluation.csv")
+                add(f"evaluation of {where}", evaluated, folder / "evaluation.csv")
                 continue
             for benchmark in study.evaluation.benchmarks:
                 wanted = [
@@ -378,14 +364,25 @@ def missing(study: Study, results: Path) -> list[Missing]:
                 absent = [w for w in wanted if w not in known]
                 if absent:
                     taus = ", ".join(dict.fromkeys(f"{w[4]} τ {w[6]:g} {w[7]}" for w in absent))
-                    add(f"evaluation of {where} on {benchmark} ({taus})", folder / "evaluation.csv")
-        for what, files in (
-            ("wall-clock grid", throughput_files(study, results)),
-            ("arrival trace", arrivals_files(study, results)),
-            ("training cost", training_cost_files(study, results)),
+                    what = f"evaluation of {where} on {benchmark} ({taus})"
+                    add(what, evaluated, folder / "evaluation.csv")
+        for what, source, files in (
+            ("wall-clock grid", "throughput", throughput_files(study, results)),
+            ("arrival trace", "arrivals", arrivals_files(study, results)),
+            ("training cost", "training_cost", training_cost_files(study, results)),
         ):
             if seed in files and not files[seed].exists():
-                add(f"{what} of seed {seed}", files[seed])
+                add(f"{what} of seed {seed}", (source,), files[seed])
+    for scale, variant in study.left_out():
+        own = f"--config study={study.study}_trained checkpoints=trained"
+        what = f"{variant} at {scale}: its authors released no checkpoint of it; trained, it is a"
+        gaps.append(
+            Missing(
+                f"{what} study of its own",
+                f"snakemake --cores 8 --configfile config/{study.study}.yaml {own} -- all",
+                ("evaluation", scale, variant),
+            )
+        )
     if not (results / "environment.json").exists():
-        add("the run's environment", results / "environment.json")
+        add("the run's environment", ("environment",), results / "environment.json")
     return gaps

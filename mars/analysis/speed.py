@@ -63,7 +63,7 @@ class Grid:
         self._runs: dict[Setting, pd.DataFrame] = {}
         kinds = zip(runs["method"], runs["cache"], runs["draft"], strict=True)
         runs = runs.assign(
-            kind=[_kind(*kind) for kind in kinds],
+            kind=[kind_of(*kind) for kind in kinds],
             cache_block=runs["cache_block"].fillna(0).astype(int),
             scheduling=runs["scheduling"].fillna("static"),
         )
@@ -99,7 +99,11 @@ class Grid:
         """``column`` of one setting over that of another, over the repeats that both have."""
         if above is None or below is None:
             return None
-        return Repeated.of(list(self._runs[above][column] / self._runs[below][column]))
+        return Repeated.of(list(self.ratios(column, above, below)))
+
+    def ratios(self, column: str, above: Setting, below: Setting) -> pd.Series:
+        """``column`` of one setting over that of another, by (seed, repeat)."""
+        return self._runs[above][column] / self._runs[below][column]
 
     def speedup(self, setting: Setting, base: Setting | None) -> Repeated | None:
         """``base``'s seconds over a setting's, over the same prompts."""
@@ -157,7 +161,7 @@ def threshold(grid: Throughput) -> float | None:
     return max(below or grid.thresholds, default=None)
 
 
-def _kind(method: str, cache: str, draft: str) -> str:
+def kind_of(method: str, cache: str, draft: str) -> str:
     if method != "mars":
         return method
     return cache if draft != "auto" else AUTO if cache == CURSOR else f"{cache}, auto"

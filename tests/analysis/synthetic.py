@@ -68,6 +68,15 @@ def confidences(noise: np.random.Generator, tokens: int) -> list[float]:
     return [round(float(c), 4) for c in 1 - 0.4 * noise.random(tokens) ** (1.3 * tokens)]
 
 
+WORDS = " the answer is 18 . so they have 7 and 4 to find how many apples are".split()
+
+
+def text(words: int, document: int, right: bool) -> str:
+    """A made-up answer of so many words; each is one token of the toy checkpoints."""
+    stride = 3 if right else 5
+    return "".join(f" {WORDS[(document + k * stride) % len(WORDS)]}" for k in range(words))
+
+
 def write_records(path: Path, key: tuple, truth: float, pace: float, documents: int) -> dict:
     """One JSONL file of made-up records; returns the sums that evaluation.csv reports."""
     rng = rng_of("documents", *key[-1:])  # documents are the same for every model
@@ -90,7 +99,7 @@ def write_records(path: Path, key: tuple, truth: float, pace: float, documents: 
                 "task": subtasks[i % len(subtasks)],
                 "doc_id": i // len(subtasks),
                 "prompt_hash": f"{i:08x}",
-                "output": "made up",
+                "output": text(int(length[i]) - 1, i, bool(scores[i])),
                 "tokens": int(length[i]),
                 "forwards": len(accepted),
                 "accepted": accepted,
@@ -271,6 +280,26 @@ def write_throughput(study: Study, results: Path, seed: int) -> None:
                 add(tuple(kind), grid.continuous.slots, rate * gain, tau=None, **how)
     folder = results / f"seed{seed}"
     write_csv(folder / "throughput.csv", rows)
+    profiles = [
+        {
+            "study": study.study,
+            "seed": seed,
+            "acceptance": "replayed",
+            "batch_size": batch,
+            "method": method,
+            "cache": cache,
+            "draft": draft,
+            "model_forwards": 100,
+            "model_tokens": 100 * batch * (5 if draft else 1),
+            "ms": 2.0 if draft else 1.0,
+            "linear_ms": 0.8 if draft else 0.4,
+            "attention_ms": 0.3,
+            "other_ms": 0.2,
+        }
+        for batch in grid.batch_sizes
+        for method, cache, draft in (("ar", "cursor", ""), ("mars", "cursor", "B"))
+    ]
+    write_csv(folder / "throughput.profile.csv", profiles)
     environment = {"device": "made-up CPU", "threads": 1, "load_average": [0.5, 0.4, 0.3]}
     (folder / "throughput.environment.json").write_text(json.dumps(environment))
 

@@ -11,7 +11,7 @@ import pytest
 from mars.analysis import durations
 from mars.analysis.render import Column, Section, Table
 from mars.analysis.results import THROUGHPUT_COLUMNS, ResultsError, load_throughput
-from mars.analysis.speed import Grid, Setting, load_grid, threshold
+from mars.analysis.speed import LABELS, Grid, Setting, load_grid, threshold
 from mars.analysis.statistics import Repeated
 from mars.analysis.tables import build
 from mars.config import Study, parse_study
@@ -247,3 +247,18 @@ def test_the_trace_lasts_as_long_as_something_is_in_flight(fixed):
     spent = durations.durations(study, results)
     assert spent is not None
     assert spent.stages["arrivals"] == 24 + 14  # no gap between requests, in either policy
+
+
+def test_the_profile_leaves_the_rest_to_python(study, results, tmp_path):
+    table = build("profile", study, results)
+    rows = {(row["model"], row["batch_size"]): row for row in table.sections[0].rows}
+    mine = rows[LABELS["cursor"], 4]
+    assert mine["width"] == 5 * 4
+    assert mine["rest"] == pytest.approx(2.0 - 0.8 - 0.3 - 0.2)
+    runs = pd.read_csv(results / "seed0" / "throughput.profile.csv")
+    runs["other_ms"] = 5.0  # the profiler's own time, beyond what a forward takes
+    (tmp_path / "seed0").mkdir()
+    runs.to_csv(tmp_path / "seed0" / "throughput.profile.csv", index=False)
+    again = build("profile", study, tmp_path)
+    assert all(row["rest"] is None for row in again.sections[0].rows)
+    assert build("profile", study, tmp_path / "nothing").empty

@@ -159,7 +159,7 @@ def arrivals_settings(wildcards):
 
 
 def training_cost_inputs(wildcards):
-    return checkpoint_files(study.scales[study.training_cost.scale].base)
+    return checkpoint_files(study.base(study.training_cost.scale))
 
 
 def training_cost_sources(wildcards):
@@ -196,8 +196,12 @@ TABLE_KINDS = {"csv": "csv", "markdown": "md", "latex": "tex"}
 
 def measurements(name):
     """The measurements that a table or a figure shows."""
+    if name == "claims":
+        return [*records(), *throughput_files(), *training_cost_files()]
     if name in TIMED:
         return throughput_files()
+    if name == "profile":
+        return throughput_files("profile.csv")
     if name == "arrivals":
         return arrivals_files()
     if name in ("training_overhead", "signal_fraction", "loss_curves"):

@@ -10,10 +10,12 @@ from mars.analysis.parts import COMPARED
 from mars.analysis.render import Table, write_text
 from mars.analysis.tables import (
     arrivals,
+    claims,
     forms,
     glance,
     jacobi,
     overhead,
+    profile,
     quality,
     replay,
     rules,
@@ -24,12 +26,14 @@ from mars.config import Study
 Builder = Callable[[Study, Path], Table]
 
 TABLES: dict[str, Builder] = {
+    "claims": claims.claims,
     "glance": glance.glance,
     "table2": quality.one_token,
     "table3": quality.block_size,
     "table4": quality.multi_token,
     "table5": wall_clock.wall_clock,
     "roofline": wall_clock.roofline,
+    "profile": profile.profile,
     "replay": replay.replay,
     "batching": replay.batching,
     "arrivals": arrivals.arrivals,
