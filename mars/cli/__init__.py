@@ -60,6 +60,12 @@ def _for_the_user(error: Exception) -> str | None:
         return f"{error.filename or 'a file'}: {error.strerror}: allow it, or choose another folder"
     if type(error) is ValueError and _raised_by_us(error):
         return line
+    if type(error).__name__ == "OutOfMemoryError":  # torch's, without importing it
+        return (
+            "out of GPU memory: lower evaluation.batch_size, throughput.batch_sizes or "
+            "training_cost.conversations, whichever this is about, and run again; what is finished "
+            f"is kept ({line[:160]})"
+        )
     if "No space left on device" in line:  # libraries wrap it, and lose the number
         return f"disk full: free some space and run again ({line})"
     return None

@@ -122,7 +122,8 @@ def evaluate(args: argparse.Namespace) -> None:
 
     if args.share is not None:
         share = shares.Share.parse(args.share)
-        return shares.decode_share(study, args.variant, args.checkpoint, args.out, share)
+        shares.decode_share(study, args.variant, args.checkpoint, args.out, share)
+        return
     gpus = visible_gpus()
     count = shares.processes(study.evaluation.processes, gpus)
     if count > 1:

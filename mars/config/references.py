@@ -33,3 +33,15 @@ def located(ref: str, data_root: str | None, revision: str | None = None) -> str
         return str(folder)
     revision = own or revision
     return f"{name}@{revision}" if revision else name
+
+
+def located_dataset(source: str, data_root: str | None) -> str | None:
+    """The folder of a hub dataset below ``data_root``; None: not there.
+
+    It is ``datasets/<owner>/<name>``, or ``<name>``, as the benchmarks' own are.
+    """
+    named = hub_reference(source)
+    if named is None or data_root is None or Path(source).exists():
+        return None
+    folders = Path(data_root, "datasets", named[0]), Path(data_root, named[0].split("/")[1])
+    return next((str(folder) for folder in folders if folder.is_dir()), None)

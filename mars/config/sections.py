@@ -117,7 +117,9 @@ class Training(Section):
     epochs: int = Field(1, ge=1)
     save_steps: int = Field(50, ge=1, description="optimizer steps between resumable checkpoints")
     logging_steps: int = Field(5, ge=1)
-    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    dtype: Literal["auto", "float32", "bfloat16", "float64"] = Field(
+        "float32", description="auto: bfloat16 where the GPU computes in it, else float32"
+    )
     activation_checkpointing: bool = Field(
         False, description="recompute activations in the backward pass: less memory, more time"
     )

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from mars.config.references import hub_reference, located
+from mars.config.references import hub_reference, located, located_dataset
 from mars.config.sections import (
     ALIGNMENTS,
     UNTHRESHOLDED,
@@ -60,6 +60,16 @@ class Study(Section):
         """Where nothing is trained, neither is what a training step costs measured."""
         if isinstance(given, dict) and given.get("checkpoints") == "released":
             return given | {"training_cost": None}
+        return given
+
+    @model_validator(mode="before")
+    @classmethod
+    def _data_below_the_root(cls, given: Any) -> Any:
+        """A hub dataset that lies below data_root is read there."""
+        if isinstance(given, dict) and isinstance(data := given.get("data"), dict):
+            found = located_dataset(str(data.get("source")), given.get("data_root"))
+            if found is not None:
+                return given | {"data": data | {"source": found, "revision": None}}
         return given
 
     @model_validator(mode="after")
@@ -218,6 +228,16 @@ class Study(Section):
             return located(at.released[variant], self.data_root)
         ref = made.checkpoint or at.base
         return located(ref, self.data_root, None if made.checkpoint else at.revision)
+
+    def given_checkpoints(self) -> dict[str, str]:
+        """Setting → checkpoint (see ``located``) of all that the study names and does not train."""
+        found = {f"scales.{scale}.base": self.base(scale) for scale in self.scales}
+        for scale, name in self.runs():
+            made = self.variants[name]
+            if not self.is_trained(name) and (made.objective or made.checkpoint):
+                key = f"scales.{scale}.released.{name}" if made.objective else f"variants.{name}"
+                found[key] = self.given_checkpoint(scale, name)
+        return found
 
     def base(self, scale: str) -> str:
         """A scale's base checkpoint (see ``located``)."""

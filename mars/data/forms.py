@@ -8,9 +8,12 @@ from typing import Any
 
 from mars.data.encoding import Message, RowError
 
-PAIRS = (("prompt", "response"), ("prompt", "completion"))
+PAIRS = (("prompt", "response"), ("prompt", "completion"), ("question", "answer"))
 TURNS = ("messages", "conversations")
-KNOWN = "'messages' (role, content), 'conversations' (from, value), or 'prompt' and 'response'"
+KNOWN = (
+    "'messages' (role, content), 'conversations' (from, value), 'prompt' and 'response', or "
+    "'question' and 'answer'"
+)
 
 _ROLES = {
     "human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant",

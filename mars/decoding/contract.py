@@ -13,6 +13,18 @@ class DecodingError(ValueError):
     """A request or a setting that cannot be decoded; the message names it and the remedy."""
 
 
+class MemoryShortageError(DecodingError):
+    """More rows than the memory holds.
+
+    Attributes:
+        fits: how many it does hold.
+    """
+
+    def __init__(self, message: str, fits: int) -> None:
+        super().__init__(message)
+        self.fits = fits
+
+
 @dataclass(frozen=True)
 class Request:
     """One prompt, as token ids.

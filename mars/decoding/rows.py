@@ -21,7 +21,7 @@ from torch import LongTensor, Tensor
 
 from mars.decoding.backbone import Backbone
 from mars.decoding.caches import CursorCache
-from mars.decoding.contract import DecodingError, Finish, Generation, Request
+from mars.decoding.contract import DecodingError, Finish, Generation, MemoryShortageError, Request
 
 ROW = np.dtype(
     [
@@ -151,11 +151,23 @@ def exhausted(row: Rows) -> Finish:
     return "budget" if row["end"] - row["prompt"] == row["budget"] else "context"
 
 
-def check_request(request: Request, where: str, positions: int) -> None:
-    """Refuse what cannot be decoded, naming the request and the remedy."""
+def check_request(request: Request, where: str, positions: int, vocabulary: int | None) -> None:
+    """Refuse what cannot be decoded, naming the request and the remedy.
+
+    Args:
+        request: the request; where: its name.
+        positions: of the model; vocabulary: rows of its embedding, None: not known.
+    """
     prompt = len(request.prompt_ids)
     if prompt == 0:
         raise DecodingError(f"{where}: the prompt is empty: give at least one token")
+    ids = request.prompt_ids
+    if min(ids) < 0 or (vocabulary is not None and max(ids) >= vocabulary):
+        wrong = min(ids) if min(ids) < 0 else max(ids)
+        raise DecodingError(
+            f"{where}: token {wrong} is none of the model's {vocabulary or 'many'}: encode the "
+            "prompt with the tokenizer of this checkpoint"
+        )
     if prompt >= positions:
         raise DecodingError(
             f"{where}: a prompt of {prompt} tokens leaves no room for a response in the "
@@ -185,10 +197,11 @@ def _refuse_beyond_memory(backbone: Backbone, slots: int, columns: int) -> None:
     row = backbone.bytes_per_column * columns
     free = free_bytes(backbone.device)
     if row * slots > free:
-        fits = free // row
+        fits = int(free // row)
         remedy = f"at most {fits} rows fit (batch_size or slots)" if fits else "not even one fits"
-        raise DecodingError(
+        raise MemoryShortageError(
             f"the cache of {slots} rows of {columns} columns takes {row * slots / 1e9:.1f} GB, "
             f"and {free / 1e9:.1f} GB are free on {backbone.device}: {remedy}; shorter prompts "
-            "or a smaller max_new_tokens take fewer columns"
+            "or a smaller max_new_tokens take fewer columns",
+            fits,
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +28,7 @@ from tqdm import tqdm
 from mars.config import Decoding
 from mars.decoding.contract import Decoder, Generation, Request
 from mars.decoding.make import make_decoder
+from mars.evaluation.memory import within_memory
 from mars.evaluation.model_arguments import decoding_settings, positive
 from mars.evaluation.records import Record, RecordStore, decoding_code, digest, fingerprint
 from mars.evaluation.source import EvaluationError, Source, choose_device, open_checkpoint
@@ -211,6 +212,14 @@ class MarsLM(TemplateLM):
         self.used = [record for record in found if record is not None]
         return [record.said for record in self.used]
 
+    def decode_share(
+        self, requests: Sequence[Instance], index: int, of: int, known: Container[str]
+    ) -> None:
+        """Decode one of ``of`` shares of the requests into the store; those ``known`` are done."""
+        missing = {job.key: job for job in self._jobs(requests) if job.key not in known}
+        jobs = sorted(missing.values(), key=lambda job: (-len(job.request.prompt_ids), job.key))
+        self._decode([job for job in jobs[index::of] if self.store.get(job.key) is None], False)
+
     def _jobs(self, requests: Sequence[Instance]) -> list[_Job]:
         seen: Counter[tuple[str, int]] = Counter()
         decoding = self.settings.model_dump()
@@ -303,7 +312,8 @@ class MarsLM(TemplateLM):
         finished: list[Record] = []
         kept = time.monotonic()
         try:
-            for index, made in decoder.stream([job.request for job in jobs], self.batch_size):
+            asked = [job.request for job in jobs]
+            for index, made in within_memory(decoder, asked, self.batch_size):
                 finished.append(self._record(jobs[index], made))
                 bar.update()
                 if time.monotonic() - kept > KEEP_SECONDS:

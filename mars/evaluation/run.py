@@ -22,7 +22,8 @@ from mars.evaluation.benchmarks import (
     shortfall,
 )
 from mars.evaluation.lm_eval_model import MarsLM
-from mars.evaluation.records import Record, RecordStore, digest, write_atomically
+from mars.evaluation.records import Record, digest, write_atomically
+from mars.evaluation.shares import take_in_shares
 from mars.evaluation.source import EvaluationError, Source, choose_device, open_checkpoint
 
 log = logging.getLogger(__name__)
@@ -77,7 +78,7 @@ def evaluate_variant(
             lm = _model(study, source, settings)
         lm.use(
             settings,
-            RecordStore(path),
+            take_in_shares(path),
             benchmark.name,
             benchmark.versions,
             multiturn=benchmark.multiturn,
@@ -199,6 +200,8 @@ def _write_setup(benchmark: LoadedBenchmark, lm: MarsLM, out: Path) -> None:
         "checkpoint": lm.source.checkpoint,
         "chat_template": lm.template_hash(),
         "dtype": lm.source.dtype,
+        "device": lm.source.device,
+        "attention": "SDPA over rows of the cache",
         "max_new_tokens": lm.max_new_tokens,
         "fewshot_as_multiturn": benchmark.multiturn,
         "sandbox": sandbox.in_use(),

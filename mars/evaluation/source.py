@@ -21,7 +21,7 @@ class Source:
         tokenizer: with a chat template.
         checkpoint: hash of the checkpoint.
         context: positions of the model.
-        dtype: of the computation.
+        dtype: of the computation; device: where it takes place.
         load: gives the model; None where no model may run (re-scoring).
     """
 
@@ -30,17 +30,26 @@ class Source:
     context: int
     dtype: str
     load: Callable[[], Any] | None
+    device: str = "cpu"
 
 
 def open_checkpoint(
     ref: str | Path, dtype: str = "float32", device: str = "cpu", generate: bool = True
 ) -> Source:
-    """The source of a checkpoint folder or ``embedded:<name>``, checked but not yet loaded."""
+    """The source of a checkpoint, checked but not yet loaded (see ``models.resolve_checkpoint``).
+
+    Args:
+        ref: the checkpoint.
+        dtype: auto: bfloat16 where the device computes in it, else float32.
+        device: cpu or cuda.
+        generate: whether its model may run.
+    """
     from mars import models
 
     folder = models.resolve_checkpoint(ref)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     loaded: list[Any] = []
+    dtype = models.choose_dtype(dtype, device)
 
     def load() -> Any:
         if not loaded:
@@ -53,6 +62,7 @@ def open_checkpoint(
         context=_positions(config, folder),
         dtype=dtype,
         load=load if generate else None,
+        device=device,
     )
 
 

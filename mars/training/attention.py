@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -35,6 +36,8 @@ MASKED_CHUNK = 64
 """Queries of one call: fewer skip more pairs that nobody sees, more make better use of a call.
 
 Masks see few other masks, so more is skipped among them."""
+FLEX_CAPABILITY = (8, 0)
+"""Of GPUs on which FlexAttention's kernels compile."""
 ALIKE = 0.8
 """Conversations padded to one width are at least this share of it."""
 
@@ -309,6 +312,19 @@ def _compiled_flex() -> Any:
 
 
 # --------------------------------------------------------------------------- for a model
+
+
+def kind(device: torch.device) -> str:
+    """How training attends on a device: documents, flex, or dense (the reference, on old GPUs)."""
+    if device.type != "cuda":
+        return "documents"
+    able = torch.cuda.get_device_capability(device) >= FLEX_CAPABILITY and find_spec("triton")
+    return "flex" if able else "dense"
+
+
+def packs(device: torch.device) -> bool:
+    """Whether training attends by conversation there, and not with a dense mask."""
+    return kind(device) != "dense"
 
 
 def training_attention(

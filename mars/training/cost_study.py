@@ -69,10 +69,11 @@ def measure_training_cost(study: Study, seed: int, checkpoint: Path | str, out: 
     model.config.use_cache = False
     if study.training.activation_checkpointing:
         recompute_activations(model)
-    machine = versions(device, study.training.dtype) | {"threads": torch.get_num_threads()}
+    dtype = models.choose_dtype(study.training.dtype, device)
+    machine = versions(device, dtype) | {"threads": torch.get_num_threads()}
     identity = models.checkpoint_hash(folder)
     finished = Partial(out, _fingerprint(study, asked, seed, machine, identity))
-    bench = Bench(model, study.training.max_grad_norm, study.training.dtype == "bfloat16")
+    bench = Bench(model, study.training.max_grad_norm, dtype == "bfloat16")
     finished.begin_session()
     _measure(bench, methods, asked.repeats, finished)
     named = {"study": study.study, "seed": seed, "scale": asked.scale, "checkpoint": identity}

@@ -15,7 +15,8 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from mars import models
 from mars.config import ALIGNMENTS, Study, Training, Variant
-from mars.data import Report, end_of_turn_id, load_examples
+from mars.data import end_of_turn_id, load_examples
+from mars.training import attention
 from mars.training.objectives import (
     Objective,
     Setup,
@@ -25,7 +26,7 @@ from mars.training.objectives import (
 )
 from mars.training.progress import Progress
 from mars.training.steps import Order, shuffled
-from mars.training.trainer import SumTrainer, TrainingError
+from mars.training.trainer import SumTrainer, TrainingError, device
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ def train_variant(
         SystemExit: 143, after SIGTERM, with the state saved.
     """
     out = Path(out)
-    made, config = study.variants[variant], study.training_of(variant)
+    made, config = study.variants[variant], with_precision(study.training_of(variant))
     code = outside_code(check_objective(made.objective))
     folder = models.resolve_checkpoint(parent)
     recipe = {
@@ -77,7 +78,8 @@ def train_variant(
     trained = trainer.whole_model()
     if trainer.is_world_process_zero():
         models.save_checkpoint(trained, tokenizer, out / "model", recipe)
-        write_summary(out / "training.json", trainer.progress, examples.report)
+        told = {"data": examples.report.as_json(), **computed(trained, config)}
+        write_summary(out / "training.json", trainer.progress, told)
         shutil.rmtree(out / "trainer", ignore_errors=True)
     trainer.accelerator.wait_for_everyone()
 
@@ -192,13 +194,29 @@ def _keep_recipe(folder: Path, recipe: dict[str, Any]) -> None:
         kept.write_text(json.dumps(recipe), encoding="utf-8")
 
 
-def write_summary(file: Path, progress: Progress, report: Report) -> None:
-    """Write ``training.json``, what became of the data's rows in it; whole or not at all."""
+def write_summary(file: Path, progress: Progress, more: dict[str, Any]) -> None:
+    """Write ``training.json``: the totals of the run, and ``more``; whole or not at all."""
     new = file.with_name(f".{file.name}.new")
     with models.writing(file.parent):
-        told = {**progress.summary(), "data": report.as_json()}
+        told = {**progress.summary(), **more}
         new.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
         os.replace(new, file)
+
+
+def with_precision(config: Training) -> Training:
+    """The settings, with the precision of this machine where they leave it open."""
+    return config.model_copy(update={"dtype": models.choose_dtype(config.dtype, device())})
+
+
+def computed(model: PreTrainedModel, config: Training) -> dict[str, Any]:
+    """How a model was trained here, and where its mask token was found."""
+    return {
+        "device": device(),
+        "dtype": config.dtype,
+        "attention": attention.kind(torch.device(device())),
+        "mask_token_id": getattr(model.config, "mask_token_id", None),
+        "mask_token_source": getattr(model.config, "mask_token_source", "recorded by its parent"),
+    }
 
 
 def parameter_dtype(config: Training) -> str:

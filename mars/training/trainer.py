@@ -24,7 +24,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from mars.config import Training
 from mars.models import writing
-from mars.training.attention import packed_attention
+from mars.training.attention import packed_attention, packs
 from mars.training.objectives import Batch, Objective
 from mars.training.progress import Curve, Progress, mark_whole, newest_whole
 from mars.training.steps import Order, Step, Steps
@@ -90,7 +90,7 @@ class SumTrainer(Trainer):
         model.train()
         total = torch.zeros((), device=self.args.device)
         for number, batch in enumerate(step.batches):
-            with self._reducing(model, number == len(step.batches) - 1):
+            with self._reducing(model, number == len(step.batches) - 1), _memory_for(batch):
                 with self.compute_loss_context_manager():
                     loss = self.share_of_loss(model, batch, step)
                 options = {"scale_wrt_gas": False} if self.is_deepspeed_enabled else {}
@@ -224,6 +224,21 @@ class SumTrainer(Trainer):
 
 
 @contextmanager
+def _memory_for(batch: Batch) -> Iterator[None]:
+    """Have a forward that the memory does not hold say what to set instead."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        columns = batch.layout.input_ids.numel()
+        raise TrainingError(
+            f"out of GPU memory in a forward of {columns} tokens and masks "
+            f"({' '.join(str(error).split())[:160]}): set training.micro_batch_tokens to "
+            f"{columns // 2} and start again, or training.activation_checkpointing to true; "
+            "training goes on from the newest checkpoint"
+        ) from None
+
+
+@contextmanager
 def learns(model: PreTrainedModel, objective: Objective) -> Iterator[None]:
     """Have ``model(batch)`` give (loss, L_AR, L_mask), sums, and attend over packed rows.
 
@@ -237,7 +252,7 @@ def learns(model: PreTrainedModel, objective: Objective) -> Iterator[None]:
         nothing = torch.zeros_like(loss)
         return loss, *(nothing if t is None else t.detach() for t in (terms.ar, terms.mask))
 
-    with packed_attention(model):
+    with packed_attention(model) if packs(model.device) else nullcontext():
         model.forward = MethodType(forward, model)
         try:
             yield
@@ -252,9 +267,14 @@ def _tensorboard(out: Path) -> TensorBoardCallback:
     return callback
 
 
+def device() -> str:
+    """Where training takes place: cuda, but for what accelerate is told to start on the CPU."""
+    on_cpu = os.environ.get("ACCELERATE_USE_CPU") in ("1", "true")
+    return "cuda" if torch.cuda.is_available() and not on_cpu else "cpu"
+
+
 def arguments(config: Training, folder: Path, seed: int, steps: int) -> TrainingArguments:
     """What ``transformers`` needs to know; what is launched by accelerate comes from there."""
-    on_cpu = not torch.cuda.is_available() or os.environ.get("ACCELERATE_USE_CPU") in ("1", "true")
     made = TrainingArguments(
         output_dir=str(folder),
         per_device_train_batch_size=1,  # an item is a whole step
@@ -279,7 +299,7 @@ def arguments(config: Training, folder: Path, seed: int, steps: int) -> Training
         report_to="none",
         disable_tqdm=True,
         remove_unused_columns=False,
-        use_cpu=on_cpu,
+        use_cpu=device() == "cpu",
     )
     if made.world_size == 1:
         made._n_gpu = 1  # else Trainer spreads a batch over all GPUs and makes it larger

@@ -53,8 +53,8 @@ def test_a_bad_row_of_a_dataset_is_named_by_its_index(tokenizer, tmp_path):
 
 
 def test_columns_of_no_known_form_are_named(tokenizer, tmp_path):
-    Dataset.from_list([{"question": "w3", "answer": "w4"}]).save_to_disk(str(tmp_path / "set"))
-    with pytest.raises(DataError, match=r"set: its columns are question, answer; known are 'mess"):
+    Dataset.from_list([{"ask": "w3", "answer": "w4"}]).save_to_disk(str(tmp_path / "set"))
+    with pytest.raises(DataError, match=r"set: its columns are ask, answer; known are 'mess"):
         load_examples(settings(tmp_path / "set"), tokenizer, [1], 0)
 
 

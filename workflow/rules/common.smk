@@ -23,6 +23,7 @@ from mars.config import (
     ConfigError,
     compared_runs,
     dump_study,
+    hub_reference,
     load_comparison,
     parse_study,
     with_variant,
@@ -126,14 +127,19 @@ def checkpoint_files(ref):
 
 
 def check_study():
-    """What the configuration alone cannot know: the files that a study names."""
-    for scale, made in study.scales.items():
-        if not any(path.endswith(".safetensors") for path in checkpoint_files(made.base)):
+    """What the configuration alone cannot know: the files that a study names.
+
+    What the hub has, or a command puts into results/, need not be there yet: `mars check` asks for
+    it before the first job.
+    """
+    for key, ref in joined.given_checkpoints().items():
+        later = hub_reference(ref) or ref.startswith("results/")
+        if not later and not any(f.endswith(".safetensors") for f in checkpoint_files(ref)):
             remedy = "check the path"
-            if made.base.startswith("embedded:"):
-                remedy = f"make it with `mars pretrain {made.base.removeprefix('embedded:')}`"
-            fail(f"scales.{scale}.base", f"no checkpoint at {made.base!r}; {remedy}")
-    if study.data.path and not study.data.files:
+            if ref.startswith("embedded:"):
+                remedy = f"make it with `mars pretrain {ref.removeprefix('embedded:')}`"
+            fail(key, f"no checkpoint at {ref!r}; {remedy}")
+    if TRAINED and study.data.path and not study.data.files:
         fail(
             "data.source",
             f"nothing at {study.data.source!r}; name a JSONL file, a folder, a hub dataset "
@@ -220,7 +226,7 @@ def check_inputs():
     output they take as ancient are not looked at for reasons of their own (see `write_config`).
     """
     looked_at = [
-        *(path for made in study.scales.values() for path in checkpoint_files(made.base)),
+        *(path for ref in joined.given_checkpoints().values() for path in checkpoint_files(ref)),
         *sources(ROOT, "mars/evaluation/check.py", "mars/data/sources.py", "mars/plugins/probe.py"),
         *data_files(ROOT, "mars/evaluation/tasks"),
         *study.data.files,

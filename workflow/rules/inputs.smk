@@ -239,8 +239,7 @@ def compare_inputs(wildcards):
     return [
         f"{run_folder(seed, scale, variant)}/evaluation.csv"
         for seed in joined.seeds
-        for scale, variants in compared_runs(joined, compared).items()
-        for variant in variants
+        for scale, variant in compared_runs(joined, compared.name, compared.baselines)
     ]
 
 

@@ -27,7 +27,7 @@ rule training_cost:
     params:
         config=CONFIG,
         settings=training_cost_settings,
-        checkpoint=lambda wildcards: study.scales[study.training_cost.scale].base,
+        checkpoint=lambda wildcards: study.base(study.training_cost.scale),
     shell:
         "exec python -m mars training-cost --config {params.config:q} --seed {wildcards.seed}"
         " --checkpoint {params.checkpoint:q} --out {output.csv:q} &> {log:q}"
