@@ -14,7 +14,7 @@ PAPER_ORDER = ("Base (no fine-tune)", AR_SFT, CONTROL, "Block Diffusion", NO_SFT
 def paper_model(variant: Variant) -> str | None:
     """The paper's label of the model that a variant reproduces, or None."""
     if variant.objective is None:
-        return "Base (no fine-tune)"
+        return None if variant.checkpoint else "Base (no fine-tune)"
     if variant.objective == "ar_sft":
         return CONTROL if len(set(variant.stages)) > 1 else AR_SFT
     if variant.objective == "block_diffusion":

@@ -83,16 +83,8 @@ def with_variant(study: Study, made: Comparison, source: str) -> Study:
     return joined
 
 
-def compared_runs(study: Study, made: Comparison) -> dict[str, list[str]]:
-    """Scale → the variant and its baselines there, of a study that has the variant."""
-    return {
-        scale: [made.name, *(b for b in made.baselines if scale in study.scales_of(b))]
-        for scale in study.scales_of(made.name)
-    }
-
-
-def compared(study: Study, variant: str, baselines: Sequence[str]) -> Study:
-    """Of a study only what a comparison reads: these variants, at the scales of the first.
+def compared_runs(study: Study, variant: str, baselines: Sequence[str]) -> list[tuple[str, str]]:
+    """(scale, variant) of the runs that are compared: at the scales of the variant.
 
     Raises:
         ConfigError: the study lacks one of them.
@@ -103,16 +95,12 @@ def compared(study: Study, variant: str, baselines: Sequence[str]) -> Study:
             known(name, study.variants, "--baselines")
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    scales = study.scales_of(variant)
-    made = {name: study.variants[name] for name in study.variants if name in {variant, *baselines}}
-    return study.model_copy(
-        update={
-            "scales": {scale: study.scales[scale] for scale in scales},
-            "variants": made,
-            "throughput": None,
-            "training_cost": None,
-        }
-    )
+    return [
+        (scale, name)
+        for scale in study.scales_of(variant)
+        for name in (variant, *baselines)
+        if scale in study.scales_of(name)
+    ]
 
 
 def _check(good: Any, source: str, problem: str) -> None:

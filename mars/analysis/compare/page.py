@@ -26,9 +26,12 @@ from mars.analysis.compare.numbers import (
 from mars.analysis.environment import environment
 from mars.analysis.render import Column, Section, Table, write_text
 from mars.analysis.report.page import Part, page, terms
-from mars.analysis.results import load_evaluation, missing, training_costs
+from mars.analysis.results import as_rows, load_evaluation, run_folder, training_costs
 from mars.config import Study
-from mars.config.compare import compared
+from mars.config.compare import compared_runs
+
+Run = tuple[int, str, str]
+"""Seed, scale, variant."""
 
 DIFFERENCE = Column("difference", "Difference", 1, True, True, signed=True)
 
@@ -46,14 +49,16 @@ def write_comparison(
     Raises:
         ConfigError: the study has no such variant or baseline.
     """
-    alone = compared(study, variant, baselines)
-    found = compare(alone, results, variant, baselines, margin)
+    runs = [
+        (seed, *run) for seed in study.seeds for run in compared_runs(study, variant, baselines)
+    ]
+    found = compare(study, results, variant, baselines, margin)
     parts = [
         Part("verdict", "Verdict", _verdicts(study, found, variant, margin)),
-        Part("missing", "What is missing", _missing(alone, results)),
-        Part("frontier", "Frontier", _frontier(alone, results, variant, baselines)),
+        Part("missing", "What is missing", _missing(runs, results)),
+        Part("frontier", "Frontier", _frontier(study, results, variant, baselines)),
         Part("differences", "Differences, benchmark by benchmark", _differences(study, found)),
-        Part("run", "How it was run", _run(study, alone, results, variant)),
+        Part("run", "How it was run", _run(study, runs, results, variant)),
     ]
     title = f"{variant} against {', '.join(baselines)}"
     scales = ", ".join(study.scales_of(variant))
@@ -186,13 +191,16 @@ def _differences(study: Study, found: Sequence[Against]) -> str:
     return difference_table(study, found).html() if found else ""
 
 
-def _missing(alone: Study, results: Path) -> str:
-    gaps = [gap for gap in missing(alone, results) if not gap.what.startswith("the run's")]
+def _missing(runs: Sequence[Run], results: Path) -> str:
+    gaps = [run for run in runs if not (run_folder(results, *run) / "evaluation.csv").exists()]
     if not gaps:
         return ""
-    items = "".join(f"<li>{html.escape(gap.what)}</li>" for gap in gaps)
+    items = "".join(
+        f"<li>evaluation of seed {seed}, {html.escape(scale)}, {html.escape(variant)}</li>"
+        for seed, scale, variant in gaps
+    )
     return (
-        '<div class="missing"><p>These results were not there: </p>'
+        '<div class="missing"><p>These results were not there:</p>'
         f"<ul>{items}</ul><p>Call <code>snakemake compare</code> again with the file of your "
         "variant; it makes just these.</p></div>"
     )
@@ -219,7 +227,7 @@ def _frontier(study: Study, results: Path, variant: str, baselines: Sequence[str
 # ------------------------------------------------------------------------------------- the run
 
 
-def _run(study: Study, alone: Study, results: Path, variant: str) -> str:
+def _run(study: Study, runs: Sequence[Run], results: Path, variant: str) -> str:
     made = study.variants[variant]
     shown = {k: v for k, v in made.model_dump(mode="json").items() if v not in (None, [])}
     parts = ["<h3>Settings of the variant</h3>", f"<pre>{html.escape(_yaml(shown))}</pre>"]
@@ -233,7 +241,7 @@ def _run(study: Study, alone: Study, results: Path, variant: str) -> str:
                 f"<details><summary>Its source as it is now, SHA-256 {digest[:16]}…</summary>"
                 f"<pre>{code}</pre></details>"
             )
-    parts += ["<h3>What it took</h3>", cost_table(alone, results).html()]
+    parts += ["<h3>What it took</h3>", cost_table(study, runs, results).html()]
     found = {k.replace("_", " "): v for k, v in environment().items() if k != "libraries"}
     parts += ["<h3>Where this page was written</h3>", terms(found)]
     parts.append(
@@ -243,31 +251,27 @@ def _run(study: Study, alone: Study, results: Path, variant: str) -> str:
     return "\n".join(parts)
 
 
-def cost_table(alone: Study, results: Path) -> Table:
+def cost_table(study: Study, runs: Sequence[Run], results: Path) -> Table:
     """Training and evaluation of every run that is compared."""
-    costs = training_costs(alone, results).set_index(["seed", "scale", "variant"])
-    evaluated = load_evaluation(alone, results)
+    costs = {
+        (r["seed"], r["scale"], r["variant"]): r for r in as_rows(training_costs(study, results))
+    }
+    decoded = {
+        key: as_rows(rows)
+        for key, rows in load_evaluation(study, results).groupby(["seed", "scale", "variant"])
+    }
     rows: list[dict[str, Any]] = []
-    for seed in alone.seeds:
-        for scale, variant in alone.runs():
-            at = (seed, scale, variant)
-            run = evaluated[
-                (evaluated["seed"] == seed)
-                & (evaluated["scale"] == scale)
-                & (evaluated["variant"] == variant)
-            ]
-            row: dict[str, Any] = {"model": variant, "scale": scale, "seed": seed}
-            if at in costs.index:
-                cost = costs.loc[at]
-                row |= {"examples": int(cost["examples"]), "trained": float(cost["seconds"])}
-                row["trained"] = durations.text(row["trained"])
-            if len(run):
-                row |= {
-                    "documents": int(run["documents"].sum()),
-                    "decoded": durations.text(float(run["seconds"].sum())),
-                    "checkpoint": str(run["checkpoint"].iloc[0])[:12],
-                }
-            rows.append(row)
+    for run in runs:
+        seed, scale, variant = run
+        row: dict[str, Any] = {"model": variant, "scale": scale, "seed": seed}
+        if cost := costs.get(run):
+            row["examples"] = int(cost["examples"])
+            row["trained"] = durations.text(float(cost["seconds"]))
+        if settings := decoded.get(run):
+            row["documents"] = sum(int(one["documents"]) for one in settings)
+            row["decoded"] = durations.text(sum(float(one["seconds"]) for one in settings))
+            row["checkpoint"] = str(settings[0]["checkpoint"])[:12]
+        rows.append(row)
     columns = [
         Column("model", "Variant", text=True),
         Column("scale", "Scale", text=True),
