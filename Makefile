@@ -7,6 +7,7 @@ TORCH_INDEX ?=
 PYTHON ?=
 CORES ?= 8
 STUDY ?=
+MODEL ?=
 
 BIN := .venv/bin
 STAMP := .venv/.complete
@@ -14,7 +15,7 @@ SNAKEMAKE := $(BIN)/python -m snakemake
 CHECKED := mars tests workflow/scripts
 
 .DEFAULT_GOAL := help
-.PHONY: help env all quick study smollm2 test test-fast lint format lock clean-study
+.PHONY: help env all quick study smollm2 random test test-fast lint format lock clean-study
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -39,6 +40,9 @@ study: env ## another study: make study STUDY=name, for config/name.yaml
 
 smollm2: env ## a small released checkpoint: results/checkpoints/smollm2-135m-instruct
 	@$(BIN)/python workflow/scripts/make_smollm2.py
+
+random: env ## an architecture with random weights, for speed alone: make random MODEL=qwen2.5-7b
+	@$(BIN)/python workflow/scripts/make_random.py $(MODEL)
 
 test: env lint ## style, types and every test, the slow ones too (what CI runs)
 	$(BIN)/python -m pytest -n auto --dist loadfile
