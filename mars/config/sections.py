@@ -174,7 +174,7 @@ class Variant(Section):
         objective, size = given.get("objective"), given.get("block_size", 1)
         own = {"ar_sft": "ar", "mars": "mars", "block_diffusion": "block_diffusion"}
         drafts = isinstance(size, int) and size > 1
-        return given | {"decoder": own.get(objective, "mars" if drafts else "ar")}
+        return given | {"decoder": own.get(str(objective), "mars" if drafts else "ar")}
 
 
 class Benchmark(Section):
