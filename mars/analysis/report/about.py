@@ -24,7 +24,8 @@ def lead(study: Study) -> str:
 
 def about(study: Study) -> str:
     """How to read the page, as HTML."""
-    return f"<ul>{''.join(f'<li>{html.escape(point)}</li>' for point in _points(study))}</ul>"
+    items = "".join(f"<li>{html.escape(point)}</li>" for point in _points(study))
+    return f'<ul class="reading">{items}</ul>'
 
 
 def _points(study: Study) -> list[str]:
