@@ -7,7 +7,7 @@ import html
 import io
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,7 +45,7 @@ class Section:
     """Rows under one heading; ``signed`` numbers carry their sign, ``decimals`` overrides."""
 
     title: str
-    rows: list[Row] = field(default_factory=list)
+    rows: Sequence[Row] = field(default_factory=list)
     signed: bool = False
 
 

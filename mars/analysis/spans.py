@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from mars.analysis.results import run_folder
 from mars.config import Study
@@ -45,9 +45,10 @@ def spans(record: Mapping[str, Any], tokenizer: Tokenizer) -> list[Span] | None:
     output, accepted = record.get("output"), record.get("accepted")
     if not output or not accepted or sum(accepted) != record["tokens"]:
         return None
-    ends = [end for _, end in tokenizer.encode(output, add_special_tokens=False).offsets]
-    if len(ends) not in _lengths(record):
+    tokens = encoded(record, tokenizer)
+    if tokens is None:
         return None
+    ends = [end for _, end in tokens.offsets]
     found, start, at = [], 0, 0
     for count in accepted:
         at += count
@@ -55,6 +56,17 @@ def spans(record: Mapping[str, Any], tokenizer: Tokenizer) -> list[Span] | None:
         found.append(Span(output[start:end], count))
         start = end
     return found
+
+
+def encoded(record: Mapping[str, Any], tokenizer: Tokenizer) -> Encoding | None:
+    """The tokens of a record's text, an end of turn or stop left out; None if they do not add up.
+
+    Args:
+        record: with ``output``, ``tokens`` and ``finish``.
+        tokenizer: of the checkpoint that wrote it.
+    """
+    found = tokenizer.encode(record["output"], add_special_tokens=False)
+    return found if len(found.ids) in _lengths(record) else None
 
 
 def _lengths(record: Mapping[str, Any]) -> range:

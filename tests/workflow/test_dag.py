@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 
+from .planned import counted, planned
+
 SMALL = "ar_sft ar_sft_10ep block_diffusion_b4 mars_no_sft_b4 mars_no_sft_b8 mars_no_sft_b16"
 SMALL += " mars_no_sft_stream_b4 mars_b4 mars_b8 mars_b16"
 LARGE = "ar_sft mars_b4 mars_b8 mars_b16"
 QUICK = "ar_sft mars_b4 mars_b16 mars_no_sft_b4 mars_no_sft_b16"
 
 TABLES = "table2 table3 table4 training_overhead chance calibration glance"
-FIGURES = "frontier tokens_per_forward signal_fraction loss_curves"
+FIGURES = "frontier score_tau tokens_per_forward accepted_counts spans reliability signal_fraction"
+FIGURES += " loss_curves"
 TIMED = "table5 roofline replay batching arrivals"
 
 STUDIES: dict[str, Any] = {
@@ -50,7 +53,9 @@ def expected(study: str, seeds: tuple[int, ...] = (0,)) -> set[str]:
         f"environment {results}/environment.json",
         f"report reports/{study}/index.html",
     }
-    jobs |= {f"table {results}/tables/{name}.csv" for name in plan["tables"]}
+    for name in plan["tables"]:
+        rule = "compared_table" if name in ("table2", "table3", "table4", "table5") else "table"
+        jobs.add(f"{rule} {results}/tables/{name}.csv")
     jobs |= {f"figure_{name} figures/{study}/{name}.png" for name in plan["figures"]}
     for seed in seeds:
         for scale, trained in plan["trained"].items():
@@ -72,6 +77,7 @@ def test_a_dry_run_lists_exactly_the_jobs_of_a_study(untouched, study):
     assert jobs == expected(study)
     for rule, count in STUDIES[study]["counts"].items():
         assert sum(job.startswith(f"{rule} ") for job in jobs) == count, rule
+    assert planned(*FILES[study] or ["config/embedded.yaml"]) == counted(jobs)
 
 
 def test_another_study_replaces_the_default_whole(untouched):

@@ -101,14 +101,60 @@ def test_the_report_needs_no_other_file(study):
 
 def test_every_figure_is_drawn_and_every_table_written(study):
     from mars.analysis.figures import FIGURES
+    from mars.analysis.parts import COMPARED, FORMS
     from mars.analysis.tables import TABLES
 
     folder = study[0].folder
     drawn = list((folder / "figures/mini").glob("*.png"))
     assert {path.stem for path in drawn} == set(FIGURES)
     assert all(path.stat().st_size > 5000 for path in drawn)
-    assert {path.stem for path in (folder / "results/mini/tables").glob("*.md")} == set(TABLES)
+    written = [path.stem for path in (folder / "results/mini/tables").glob("*.md")]
+    assert {name for name in written if "." not in name} == set(TABLES)
+    assert {name for name in written if "." in name} == {
+        f"{t}.{f}" for t in COMPARED for f in FORMS
+    }
 
 
 def test_a_second_run_does_nothing(study):
     assert study[0].jobs("--configfile", "tests/mini.yaml") == set()
+
+
+OWN = """
+plugins: [examples/random_block.py]
+variant: {objective: random_block, parent: ar_sft, stages: [2], block_size: 4}
+baselines: [ar_sft, mars_b4]
+"""
+
+
+def test_a_variant_of_ones_own_is_made_and_compared(study):
+    made, _ = study
+    (made.folder / "own.yaml").write_text(OWN, encoding="utf-8")
+    words = ("--configfile", "tests/mini.yaml", "--config", "variant=own.yaml")
+    done = made.run("snakemake", "--cores", "8", *words, "--", "compare")
+    assert done.returncode == 0, (done.stdout + done.stderr)[-8000:]
+    run = made.folder / "results/mini/seed0/toy-s/own"
+    recipe = json.loads((run / "model/mars.json").read_text(encoding="utf-8"))["recipe"]
+    assert recipe["settings"]["objective"] == "random_block"
+    assert recipe["code"]
+    page = (made.folder / "reports/mini/compare-own.html").read_text(encoding="utf-8")
+    for told in ("against mars_b4", "data:image/png;base64,", "class RandomBlock(Mars):"):
+        assert told in page
+    assert made.jobs("--configfile", "tests/mini.yaml") == set()
+
+
+def test_a_plugin_that_is_broken_ends_it_before_any_job(study):
+    made, _ = study
+    code = (made.folder / "examples/random_block.py").read_text(encoding="utf-8")
+    broken = code.replace("size = int(", "size = 0 * int(")
+    assert broken != code
+    (made.folder / "broken.py").write_text(broken, encoding="utf-8")
+    text = OWN.replace("examples/random_block.py", "broken.py")
+    (made.folder / "broken.yaml").write_text(text, encoding="utf-8")
+    words = ("--configfile", "tests/mini.yaml", "--config", "variant=broken.yaml")
+    done = made.run("snakemake", "--cores", "8", *words, "--", "compare")
+    assert done.returncode != 0
+    said = done.stdout + done.stderr
+    assert 'File "broken.py", line ' in said or f'File "{made.folder}/broken.py", line ' in said
+    assert "broken.yaml: variants.broken.objective: 'random_block': RandomBlock fails" in said
+    assert "rule train" not in said
+    assert not (made.folder / "results/mini/seed0/toy-s/broken").exists()

@@ -14,10 +14,14 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mars.analysis.figures import (
+    accepted_counts,
     arrivals,
     frontier,
     loss_curves,
+    reliability,
+    score_tau,
     signal_fraction,
+    spans,
     style,
     tokens_per_forward,
     wall_clock,
@@ -40,7 +44,11 @@ class Drawing(Protocol):
 
 FIGURES: dict[str, Drawing] = {
     "frontier": frontier,
+    "score_tau": score_tau,
     "tokens_per_forward": tokens_per_forward,
+    "accepted_counts": accepted_counts,
+    "spans": spans,
+    "reliability": reliability,
     "signal_fraction": signal_fraction,
     "wall_clock": wall_clock,
     "arrivals": arrivals,

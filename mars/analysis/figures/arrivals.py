@@ -69,7 +69,7 @@ def waiting_over_time(runs: pd.DataFrame) -> tuple[NDArray[np.float64], NDArray[
 def figure(study: Study, results: Path) -> Figure:
     """Latency and throughput above, score and the controller's τ below."""
     runs = data(study, results)
-    drawn = Figure(figsize=(8.6, 6.2), layout="constrained")
+    drawn = Figure(figsize=(style.WIDE, 5.0), layout="constrained")
     axes = drawn.subplots(2, 2)
     titles = ("Latency", "Throughput", "Score", "The controller's τ")
     for ax, title in zip(axes.flat, titles, strict=True):

@@ -22,7 +22,8 @@ TITLE = "Speed–quality frontier"
 ALT = (
     "One panel for each scale and benchmark: score in per cent against tokens per forward, a "
     "curve for each block size of MARS with and without the SFT loss, from threshold 1 at the "
-    "left to 0.5 at the right, and AR SFT as a horizontal line."
+    "left to 0.5 at the right, and AR SFT as a horizontal line. A pale band joins the points that "
+    "no other point beats in both; hollow markers are the paper's."
 )
 
 
@@ -30,7 +31,8 @@ def data(study: Study, results: Path) -> pd.DataFrame:
     """Points of every curve.
 
     Columns: scale, benchmark, variant, curve (ar, sft, no_sft, paper), block_size, tau, score,
-    low, high (95 %, documents), forwards (tokens per forward). In rows of curve ``paper``, score
+    low, high (95 %, documents), forwards (tokens per forward), pareto (no other point of ours in
+    the panel has as high a score at as many tokens per forward). In rows of curve ``paper``, score
     is AR SFT's here plus the paper's own difference from its AR SFT.
     """
     summary = summarise(study, results)
@@ -70,7 +72,20 @@ def data(study: Study, results: Path) -> pd.DataFrame:
             if base is not None:
                 rows += _paper(study, scale, benchmark, base)
     names = ["scale", "benchmark", "variant", "curve", "block_size", "tau"]
-    return pd.DataFrame(rows, columns=[*names, "score", "low", "high", "forwards"])
+    points = pd.DataFrame(rows, columns=[*names, "score", "low", "high", "forwards"])
+    best = [i for _, panel in points.groupby(["scale", "benchmark"]) for i in _undominated(panel)]
+    return points.assign(pareto=points.index.isin(best))
+
+
+def _undominated(panel: pd.DataFrame) -> list[int]:
+    """The index of the points that no other point of ours matches in one measure and beats in one.
+
+    Going down in tokens per forward, a point belongs to them if its score is above all before it.
+    """
+    ours = panel[panel["curve"] != "paper"]
+    ours = ours.sort_values(["forwards", "score"], ascending=False)
+    above = ours["score"] > ours["score"].cummax().shift(fill_value=-np.inf)
+    return list(ours.index[above])
 
 
 def _curve(study: Study, name: str) -> str | None:
@@ -112,14 +127,12 @@ def figure(study: Study, results: Path) -> Figure:
     """Scales down, benchmarks across."""
     points = data(study, results)
     scales, panels = list(study.scales), study.evaluation.panels
-    made = Figure(figsize=(3.9 * len(panels), 3.1 * len(scales) + 0.7), layout="constrained")
+    made = Figure(figsize=(style.WIDE, 2.45 * len(scales) + 0.75), layout="constrained")
     axes = made.subplots(len(scales), max(len(panels), 1), squeeze=False)
     for i, scale in enumerate(scales):
         for j, benchmark in enumerate(panels):
             ax = axes[i][j]
-            column = study.evaluation.benchmarks[benchmark].column
-            shown = column if column == benchmark else f"{benchmark} (for {column})"
-            ax.set_title(f"{scale} · {shown}", loc="left")
+            ax.set_title(style.panel_title(study, scale, benchmark), loc="left")
             here = points[(points["scale"] == scale) & (points["benchmark"] == benchmark)]
             if here.empty:
                 style.nothing(ax)
@@ -140,11 +153,13 @@ def figure(study: Study, results: Path) -> Figure:
 
 
 def _panel(study: Study, ax: Axes, here: pd.DataFrame) -> None:
+    best = here[here["pareto"]].sort_values("forwards")
+    ax.plot(best["forwards"], best["score"], color=style.BAND, linewidth=7, zorder=1.5)
     ar = here[here["curve"] == "ar"]
     for row in as_rows(ar):
         ax.axhline(row["score"], color=style.INK, linewidth=1.0, linestyle=(0, (1, 1.5)))
         ax.axhspan(row["low"], row["high"], color=style.INK, alpha=0.06, linewidth=0)
-        ax.plot([1.0], [row["score"]], marker="*", markersize=9, color=style.INK, linestyle="none")
+        ax.plot([1.0], [row["score"]], marker="*", markersize=8, color=style.INK, linestyle="none")
     pairs = here[["curve", "block_size"]].drop_duplicates().sort_values(["curve", "block_size"])
     for curve, size in pairs.to_numpy():
         line = here[(here["curve"] == curve) & (here["block_size"] == size)]
@@ -158,7 +173,7 @@ def _panel(study: Study, ax: Axes, here: pd.DataFrame) -> None:
                 line["score"],
                 linestyle="none",
                 marker=marker,
-                markersize=7,
+                markersize=6,
                 markerfacecolor="none",
                 markeredgecolor=colour,
                 markeredgewidth=1.1,
@@ -176,8 +191,8 @@ def _panel(study: Study, ax: Axes, here: pd.DataFrame) -> None:
             color=colour,
             marker=marker,
             linestyle="-" if solid else (0, (4, 2)),
-            linewidth=1.8 if solid else 1.2,
-            markersize=4.5 if solid else 3.5,
+            linewidth=1.4 if solid else 1.0,
+            markersize=3.8 if solid else 2.8,
             alpha=1.0 if solid else 0.85,
         )
     _name_thresholds(study, ax, here[here["curve"] == "sft"])
@@ -200,7 +215,7 @@ def _name_thresholds(study: Study, ax: Axes, curves: pd.DataFrame) -> None:
             (row["forwards"], row["score"]),
             xytext=(3, 7),
             textcoords="offset points",
-            fontsize=8,
+            fontsize=style.SMALL,
             color=style.colour(study, size),
             path_effects=[withStroke(linewidth=2, foreground="white")],
         )
@@ -217,8 +232,10 @@ def _legend(study: Study, points: pd.DataFrame) -> list[Line2D]:
         handles.append(Line2D([], [], color=style.GREY, ls=dashed, label="without the SFT loss"))
     if "ar" in curves:
         handles.append(
-            Line2D([], [], color=style.INK, ls=(0, (1, 1.5)), marker="*", ms=9, label="AR SFT")
+            Line2D([], [], color=style.INK, ls=(0, (1, 1.5)), marker="*", ms=8, label="AR SFT")
         )
+    if len(points):
+        handles.append(Line2D([], [], color=style.BAND, lw=7, label="Pareto set"))
     if "paper" in curves:
         handles.append(
             Line2D(
@@ -227,7 +244,7 @@ def _legend(study: Study, points: pd.DataFrame) -> list[Line2D]:
                 color=style.GREY,
                 ls="none",
                 marker="o",
-                ms=7,
+                ms=6,
                 mfc="none",
                 label="paper, τ 0.95 (its change from AR SFT)",
             )
@@ -242,7 +259,8 @@ def caption(study: Study) -> str:
         f"Speed–quality frontier. Score against tokens per forward as the threshold τ falls from "
         f"1 (left) to {taus[0]:g} (right), one curve a block size B; dashed: trained without the "
         "SFT loss. The star and dotted line are AR SFT. Vertical bars and the band are 95 % "
-        "bootstrap intervals over documents only."
+        "bootstrap intervals over documents only. The pale band joins the Pareto set: our "
+        "points that no other matches in one measure and beats in the other, as measured."
     )
     if any(scale.paper for scale in study.scales.values()):
         text += (

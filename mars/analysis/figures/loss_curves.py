@@ -45,7 +45,7 @@ def figure(study: Study, results: Path) -> Figure:
     """One row a scale; terms across."""
     curves = data(study, results)
     scales = list(study.scales)
-    made = Figure(figsize=(8.2, 2.7 * len(scales) + 1.1), layout="constrained")
+    made = Figure(figsize=(style.WIDE, 2.1 * len(scales) + 0.9), layout="constrained")
     axes = made.subplots(len(scales), 2, squeeze=False)
     handles = {}
     for i, scale in enumerate(scales):

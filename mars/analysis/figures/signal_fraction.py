@@ -95,7 +95,7 @@ def figure(study: Study, results: Path) -> Figure:
     """One panel: lines of theory, marks of counts."""
     points = data(study, results)
     ours = points[points["source"] == "ours"]
-    made = Figure(figsize=(6.4, 4.1), layout="constrained")
+    made = Figure(figsize=(style.COLUMN, 3.5), layout="constrained")
     ax = made.subplots()
     last = max([16, *points["block_size"]])
     grid = np.geomspace(2, last, 100)
@@ -107,38 +107,38 @@ def figure(study: Study, results: Path) -> Figure:
         ax.plot(grid, fraction(grid, weight), color=colour, linestyle=(0, (1, 1.5)), linewidth=1.2)
         if np.isfinite(length):
             ax.plot(grid, fraction(grid, weight, length), color=colour)
-        end = float(fraction(last, weight, length if np.isfinite(length) else np.inf))
+        above = float(fraction(last / 2.8, weight, length if np.isfinite(length) else np.inf))
         ax.annotate(
             name,
-            (last, end),
-            xytext=(8, 0),
+            (last, above),
+            xytext=(0, 3),
             textcoords="offset points",
-            va="center",
+            ha="right",
+            va="bottom",
             color=colour,
-            annotation_clip=False,
         )
         here = ours[(ours["ar_weight"] == weight) & (ours["alignment"] == "decoder")]
-        ax.plot(here["block_size"], here["fraction"], "o", color=colour, markersize=6)
+        ax.plot(here["block_size"], here["fraction"], "o", color=colour, markersize=4)
         printed = points[(points["source"] == "paper") & (points["ar_weight"] == weight)]
         ax.plot(
             printed["block_size"],
             printed["fraction"],
             "D",
-            markersize=8,
+            markersize=6,
             markerfacecolor="none",
             markeredgecolor=style.GREY,
         )
     released = ours[ours["alignment"] == "stream"]
-    ax.plot(released["block_size"], released["fraction"], "X", color=style.PURPLE, markersize=7)
+    ax.plot(released["block_size"], released["fraction"], "X", color=style.PURPLE, markersize=5)
     ax.plot([], [], "o", color=style.GREY, label="counted in our batches")
     if np.isfinite(length):
         label = f"exact, responses of {length:.0f} tokens"
         ax.plot([], [], "-", color=style.GREY, label=label)
     ax.plot([], [], linestyle=(0, (1, 1.5)), color=style.GREY, label="limit of long responses")
-    ax.plot([], [], "D", mfc="none", mec=style.GREY, markersize=8, label="paper, Table 3")
+    ax.plot([], [], "D", mfc="none", mec=style.GREY, markersize=6, label="paper, Table 3")
     if len(released):
         label = "counted, alignment as released"
-        ax.plot([], [], "X", color=style.PURPLE, markersize=7, label=label)
+        ax.plot([], [], "X", color=style.PURPLE, markersize=5, label=label)
     ax.set_xscale("log", base=2)
     sizes = sorted({2, 4, 8, 16, *(int(b) for b in points["block_size"])})
     ax.set_xticks(sizes, [str(s) for s in sizes])
@@ -146,7 +146,7 @@ def figure(study: Study, results: Path) -> Figure:
     ax.set_xlabel("block size B")
     ax.set_ylabel("AR share of loss terms")
     ax.set_ylim(-0.03, 0.85)
-    made.legend(loc="outside lower center", ncols=2)
+    made.legend(loc="outside lower center", ncols=1)
     return made
 
 

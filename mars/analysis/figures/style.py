@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from mars.analysis import labels
@@ -16,9 +18,24 @@ from mars.config import Study
 STYLE = Path(__file__).with_name("mars.mplstyle")
 
 BLUE, ORANGE, GREEN, PURPLE, SKY = "#0072B2", "#D55E00", "#009E73", "#AA4499", "#56B4E9"
-INK, GREY, FAINT = "#1a1a1a", "#6b6b6b", "#b5b5b5"
+INK, GREY, FAINT, BAND = "#1a1a1a", "#6b6b6b", "#b5b5b5", "#e9dfbd"
 BLOCK_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY)
 MARKERS = ("o", "s", "^", "D", "v")
+
+COLUMN, WIDE = 3.3, 6.8
+"""Widths of a column and of a page in print, inches: figures are drawn at one of them, so that
+type on paper is the size that the style says."""
+SMALL = 6.5
+"""The smallest type, points: for labels inside a panel."""
+
+SEQUENCE = "viridis"
+"""Colours of what has an order: evenly spaced for the colour-blind, and on a grey printer too."""
+
+
+def sequence(count: int) -> list[str]:
+    """Colours for ``count`` ordered things, dark to light; the palest end is left out."""
+    shades = matplotlib.colormaps[SEQUENCE](np.linspace(0.0, 0.88, max(count, 1)))
+    return [to_hex(shade) for shade in shades]
 
 
 def block_sizes(study: Study) -> list[int]:
@@ -42,6 +59,12 @@ def scale_title(study: Study, scale: str) -> str:
     if at is None or labels.comparable(study, scale):
         return scale
     return f"{scale} (as the paper's {at})"
+
+
+def panel_title(study: Study, scale: str, benchmark: str) -> str:
+    """A panel's scale and benchmark, and the paper's benchmark that it stands for."""
+    column = study.evaluation.benchmarks[benchmark].column
+    return f"{scale} · {benchmark}" + (f" (for {column})" if column != benchmark else "")
 
 
 def nothing(ax: Axes, text: str = "no results yet") -> None:

@@ -67,7 +67,7 @@ def figure(study: Study, results: Path) -> Figure:
     """One panel a scale, one under the other."""
     bars = data(study, results)
     scales = list(study.scales)
-    made = Figure(figsize=(7.8, 2.4 * len(scales) + 0.6), layout="constrained")
+    made = Figure(figsize=(style.WIDE, 2.0 * len(scales) + 0.5), layout="constrained")
     axes = made.subplots(len(scales), 1, squeeze=False)[:, 0]
     titles = [*labels.columns(study).values(), "Avg"]
     sizes = sorted(bars["block_size"].unique())
@@ -97,7 +97,7 @@ def figure(study: Study, results: Path) -> Figure:
                 x,
                 mine["paper"],
                 "D",
-                markersize=5,
+                markersize=4,
                 markerfacecolor="white",
                 markeredgecolor=style.INK,
                 markeredgewidth=0.9,
@@ -108,7 +108,7 @@ def figure(study: Study, results: Path) -> Figure:
         ax.set_ylim(bottom=0.95)
     handles, names = axes[0].get_legend_handles_labels()
     if handles:
-        diamond = axes[0].plot([], [], "D", mfc="white", mec=style.INK, markersize=5)
+        diamond = axes[0].plot([], [], "D", mfc="white", mec=style.INK, markersize=4)
         made.legend([*handles, *diamond], [*names, "paper"], loc="outside lower center", ncols=5)
     return made
 

@@ -119,14 +119,14 @@ def figure(study: Study, results: Path) -> Figure:
     if made and made.replay:
         titles[REPLAYED] = f"Ours, {REPLAYED} ({made.replay.tokens_per_forward:g})"
     titles[PAPER] = "Paper (7B, one GPU)"
-    drawn = Figure(figsize=(3.6 * len(titles) + 0.6, 8.2), layout="constrained")
+    drawn = Figure(figsize=(style.WIDE, 6.6), layout="constrained")
     axes = drawn.subplots(3, len(titles), squeeze=False)
     seen: dict[str, Any] = {}
     room: Axes | None = None  # a panel without a line, where the legend has room
     for j, (source, title) in enumerate(titles.items()):
         here = points[points["source"] == source]
         by_batch, by_block, efficiency = axes[:, j]
-        by_batch.set_title(title, loc="left")
+        by_batch.set_title(title, loc="left", fontsize=8)  # the longest fills its column
         if here.empty:
             for ax in axes[:, j]:
                 style.nothing(ax)
@@ -202,7 +202,7 @@ def _by_block(ax: Axes, blocks: pd.DataFrame) -> None:
             label=f"batch {batch}",
         )
     _ticks(ax, blocks["cache_block"], "B_cache (block cache)")
-    ax.legend(loc="lower left", ncols=2, fontsize=7.5)
+    ax.legend(loc="lower left", ncols=2, fontsize=style.SMALL)
 
 
 def _ticks(ax: Axes, values: pd.Series, label: str) -> None:
