@@ -7,20 +7,21 @@ stay; the same command goes on where it was.
 
 from __future__ import annotations
 
-import errno
 import fnmatch
+import hashlib
+import os
 import shutil
+import zipfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
-import httpx
-from huggingface_hub import HfApi, constants, hf_hub_download
+from huggingface_hub import HfApi, constants, get_session, hf_hub_download
 from huggingface_hub.errors import (
     EntryNotFoundError,
     GatedRepoError,
-    HfHubHTTPError,
     OfflineModeIsEnabled,
     RepositoryNotFoundError,
     RevisionNotFoundError,
@@ -30,6 +31,7 @@ from tqdm.auto import tqdm
 from mars.planning.manifest import FetchError, Manifest, git_blob, sha256
 from mars.planning.wanted import DATA_FILES, MODEL_FILES, Wanted
 
+NLTK_INDEX = "https://raw.githubusercontent.com/nltk/nltk_data/gh-pages/index.xml"
 PATTERNS = {"model": MODEL_FILES, "dataset": DATA_FILES}
 
 
@@ -63,7 +65,7 @@ class Fetcher:
     Args:
         root: the folder, ``data_root``.
         say: called with a line for the user for each thing that is done.
-        nltk_index: the index of NLTK's data; None: NLTK's own.
+        nltk_index: address of the index of NLTK's data.
     """
 
     def __init__(
@@ -71,8 +73,8 @@ class Fetcher:
     ) -> None:
         self.root = root
         self.say = say
-        self.nltk_index = nltk_index
-        self.api = HfApi(endpoint=constants.ENDPOINT)
+        self.nltk_index = nltk_index or NLTK_INDEX
+        self.api = HfApi(endpoint=os.environ.get("HF_ENDPOINT", constants.ENDPOINT))
 
     def fetch(self, items: Iterable[Wanted]) -> Manifest:
         """Fetch everything that is not there yet.
@@ -182,33 +184,41 @@ class Fetcher:
         self.say(f"{item.name}: {manifest.files[name].size / 1e6:,.1f} MB")
 
     def _nltk(self, item: Wanted, manifest: Manifest) -> None:
-        from nltk.downloader import Downloader
-
-        folder = self.root / item.folder
-        path = folder / "tokenizers" / item.name
+        """A package of NLTK's data, unpacked; its index tells address and hash."""
         names = [name for name in manifest.files if name.startswith(f"{item.folder}/")]
         if not names or not all(map(manifest.has, names)):
+            index = get_session().get(self.nltk_index, follow_redirects=True, timeout=30)
+            index.raise_for_status()
+            made = ElementTree.fromstring(index.text).find(f".//package[@id='{item.name}']")
+            if made is None:
+                raise FetchError(f"{item.key}: {self.nltk_index} has no package {item.name}")
+            folder = self.root / item.folder / str(made.get("subdir"))
             folder.mkdir(parents=True, exist_ok=True)
-            index = self.nltk_index or Downloader.DEFAULT_URL
-            loader = Downloader(server_index_url=index, download_dir=str(folder))
-            loader.download(item.name, quiet=True, raise_on_error=True)
-            path.with_suffix(".zip").unlink(missing_ok=True)
-            files = [file for file in sorted(path.rglob("*")) if file.is_file()]
-            for file in files:
-                relative = file.relative_to(self.root).as_posix()
-                manifest.add(relative, sha256(file), index)
+            part, address = folder / f".{item.name}.part", str(made.get("url"))
+            _download(address, part)
+            kind = "sha256" if made.get("sha256_checksum") else "md5"
+            with part.open("rb") as file:
+                found = hashlib.file_digest(file, kind).hexdigest()
+            if found != (made.get("sha256_checksum") or made.get("checksum")):
+                part.unlink()
+                raise _differs(item, address)
+            with zipfile.ZipFile(part) as archive:
+                archive.extractall(folder)
+            part.unlink()
+            for path in sorted((folder / item.name).rglob("*")):
+                if path.is_file():
+                    manifest.add(path.relative_to(self.root).as_posix(), sha256(path), address)
         self.say(f"NLTK's {item.name}")
 
     def _guarded(self, item: Wanted, call: Callable[..., Any], *args: Any, **more: Any) -> Any:
-        """Call a function that uses the network; what goes wrong is one line."""
+        """Call a function that uses the network; what goes wrong there is one line."""
         try:
             return call(*args, **more)
-        except FetchError:
-            raise
-        except (HfHubHTTPError, EntryNotFoundError, httpx.HTTPError, OSError, ValueError) as error:
-            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        except Exception as error:
+            told = _explain(error, item)
+            if isinstance(error, FetchError) or told is None:
                 raise
-            raise FetchError(f"{item.key}: {item.name}: {_explain(error, item)}") from None
+            raise FetchError(f"{item.key}: {item.name}: {told}") from None
 
 
 def _holds(kind: str, name: str) -> bool:
@@ -237,7 +247,7 @@ def _differs(item: Wanted, name: str) -> FetchError:
 
 def _download(address: str, path: Path) -> None:
     """Download an address to a file, with a progress bar."""
-    with httpx.stream("GET", address, follow_redirects=True, timeout=30) as response:
+    with get_session().stream("GET", address, follow_redirects=True, timeout=30) as response:
         response.raise_for_status()
         total = int(response.headers.get("Content-Length", 0)) or None
         with path.open("wb") as file, tqdm(total=total, unit="B", unit_scale=True) as bar:
@@ -246,13 +256,12 @@ def _download(address: str, path: Path) -> None:
                 bar.update(len(piece))
 
 
-def _explain(error: Exception, item: Wanted) -> str:
-    """What went wrong, and the remedy."""
+def _explain(error: Exception, item: Wanted) -> str | None:
+    """What went wrong, and the remedy; None: it was not the network."""
     page = f"https://huggingface.co/{'datasets/' * (item.kind == 'dataset')}{item.name}"
     if isinstance(error, GatedRepoError):
-        return (
-            f"gated: accept its terms on {page}, then log in with `hf auth login` or set HF_TOKEN"
-        )
+        remedy = "then log in with `hf auth login` or set HF_TOKEN"
+        return f"gated: accept its terms on {page}, {remedy}"
     if isinstance(error, RevisionNotFoundError):
         return f"it has no revision {item.revision!r}; correct the study's file"
     if isinstance(error, RepositoryNotFoundError):
@@ -262,6 +271,13 @@ def _explain(error: Exception, item: Wanted) -> str:
         )
     if isinstance(error, OfflineModeIsEnabled):
         return "HF_HUB_OFFLINE is set: unset it, or fetch on a machine that has a network"
-    if isinstance(error, httpx.TransportError | ConnectionError | EntryNotFoundError):
-        return "no network: fetch on a machine that has one, and copy the folder (docs/clusters.md)"
-    return " ".join(str(error).split())
+    line = " ".join(str(error).split())
+    if getattr(error, "response", None) is not None:  # the other side answered
+        return line
+    ours = isinstance(error, ConnectionError | EntryNotFoundError)
+    if ours or any(kind.__module__.startswith("httpx") for kind in type(error).__mro__):
+        return (
+            f"no network ({line}): fetch on a machine that has one, and copy the folder "
+            "(docs/clusters.md)"
+        )
+    return None

@@ -4,55 +4,24 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 import yaml
 
 from mars import cli
-from mars.cli.presentation import presentation
 from mars.config import parse_study
 from mars.planning.cost import make_plan
 from mars.planning.rates import PlanError, load_rates
 from mars.planning.sizes import parameters
-from tests.workflow.conftest import ROOT, copy_to
 
+ROOT = Path(__file__).resolve().parents[2]
 CPU = load_rates("cpu-core")
 QUICK = yaml.safe_load((ROOT / "config" / "quick.yaml").read_text(encoding="utf-8"))
 
 
 def study(**changed):
     return parse_study(QUICK | changed)
-
-
-@pytest.fixture(scope="module")
-def checkout(tmp_path_factory):
-    """A copy of the project without results."""
-    return copy_to(tmp_path_factory.mktemp("checkout"))
-
-
-STUDIES = {
-    "embedded": [],
-    "quick": [],
-    "paper": [],
-    "paper, released": ["checkpoints=released"],
-    "smollm2": [],
-}
-
-
-@pytest.mark.parametrize("name", STUDIES)
-def test_the_jobs_of_each_rule_are_those_of_a_dry_run(checkout, name):
-    file = f"config/{name.split(',')[0]}.yaml"
-    changed = STUDIES[name]
-    words = ["--cores", "8", "--configfile", file, *(["--config", *changed] if changed else [])]
-    done = checkout.run("snakemake", "--dry-run", "--quiet", "rules", *words, "--", "all")
-    assert done.returncode == 0, done.stdout + done.stderr
-    listed = re.findall(r"^(\w+) +(\d+)$", done.stdout + done.stderr, flags=re.MULTILINE)
-    counts = {rule: int(count) for rule, count in listed if rule not in ("all", "total")}
-    raw = yaml.safe_load((checkout.folder / file).read_text(encoding="utf-8"))
-    made = parse_study(raw | dict(word.split("=") for word in changed))
-    plan = make_plan(made, load_rates("h200"), presentation(made), checkout.folder)
-    assert {stage.rule: stage.jobs for stage in plan.stages if stage.jobs} == counts
-    assert all(stage.done == 0 for stage in plan.stages)
 
 
 def test_what_is_there_is_done_and_costs_nothing_more(tmp_path):

@@ -20,9 +20,10 @@ from mars.planning import wanted as wanted_module
 from mars.planning.fetch import Fetcher
 from mars.planning.manifest import FetchError
 from mars.planning.wanted import FOLDERS, Wanted, task_dataset, wanted
-from tests.planning.fake_hub import COMMIT, Hub
-from tests.workflow.conftest import ROOT
 
+from .fake_hub import COMMIT, Hub
+
+ROOT = Path(__file__).resolve().parents[2]
 CARD = "---\nconfigs:\n- config_name: main\n  data_files:\n"
 CARD += "  - {split: train, path: main/train-*}\n  - {split: test, path: main/test-*}\n---\n"
 ROWS = [{"question": "1 + 1?", "answer": "#### 2"}, {"question": "2 + 2?", "answer": "#### 4"}]
@@ -63,9 +64,9 @@ def hub(monkeypatch):
         digest = hashlib.sha256(b"encrypted").hexdigest()
         monkeypatch.setattr(wanted_module, "GPQA", f"{made.address}/dataset.zip")
         monkeypatch.setattr(wanted_module, "GPQA_SHA256", digest)
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", made.address)
+        monkeypatch.setenv("HF_ENDPOINT", made.address)
         index = made.add_nltk("punkt_tab", {"english/collocations.tab": b"a\tb\n"})
-        monkeypatch.setattr("nltk.downloader.Downloader.DEFAULT_URL", index)
+        monkeypatch.setattr("mars.planning.fetch.NLTK_INDEX", index)
         yield made
 
 
@@ -228,7 +229,7 @@ def test_a_gated_dataset_a_typo_and_a_wrong_revision_are_one_line(hub, asked, ca
 
 def test_without_a_network_is_one_line(asked, capsys, monkeypatch):
     words, _ = asked
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     assert "scales.s.base: owner/model-1M: no network" in one_line(capsys, words)
 
 
@@ -253,6 +254,15 @@ def test_an_archive_that_is_not_the_authors_is_not_kept(hub, asked, capsys):
     hub.files["/dataset.zip"] = b"something else"
     assert "its hash differs" in one_line(capsys, words)
     assert not [path for path in files_of(root) if "gpqa" in path]
+
+
+def test_a_package_that_is_not_what_its_index_says_is_not_kept(hub, asked, capsys):
+    words, root = asked
+    hub.files["/punkt_tab.zip"] += b"x"
+    assert "punkt_tab.zip of punkt_tab is not what its source says" in one_line(capsys, words)
+    assert not [path for path in files_of(root) if "nltk" in path]
+    hub.files["/index.xml"] = b"<nltk_data/>"
+    assert "has no package punkt_tab" in one_line(capsys, words)
 
 
 def test_no_folder_to_fetch_to_is_one_line(asked, capsys):

@@ -25,11 +25,10 @@ def sbatch(words: list[str]) -> None:
     for flag in ("--job-name", "--output", "--comment", "--mem", "--wrap", "-t", "-D", "-A", "-p"):
         parser.add_argument(flag)
     known, rest = parser.parse_known_args(words)
-    asked = {**vars(known), "rest": rest}
+    number = _number()
+    asked = {**vars(known), "rest": rest, "number": number}
     with (HOME / "submitted.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(asked) + "\n")
-    number = len((HOME / "submitted.jsonl").read_text(encoding="utf-8").splitlines())
-    (HOME / f"{number}.state").write_text("RUNNING")
     makes = json.loads(os.environ["FAKE_SLURM_MAKES"])
     for job, files in makes.items():
         if known.comment.startswith(job):
@@ -44,6 +43,18 @@ def sbatch(words: list[str]) -> None:
         with log.open("wb") as said:
             subprocess.Popen(run, stdout=said, stderr=said, start_new_session=True)
     print(number)
+
+
+def _number() -> int:
+    """A number that no other submission has, with its job in state RUNNING."""
+    for number in range(1, 1000):
+        try:
+            with (HOME / f"{number}.state").open("x") as file:
+                file.write("RUNNING")
+            return number
+        except FileExistsError:
+            continue
+    raise RuntimeError("too many submissions")
 
 
 def run(number: str, asked: dict) -> None:
@@ -88,7 +99,7 @@ def sacct(words: list[str]) -> None:
 
 if __name__ == "__main__":
     match Path(sys.argv[0]).name, sys.argv[1:]:
-        case "fake_slurm.py", ["run", number, asked]:
+        case _, ["run", number, asked]:
             run(number, json.loads(asked))
         case "sbatch", words:
             sbatch(words)

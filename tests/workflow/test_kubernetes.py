@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.workflow.small_study import TARGETS, files_of_jobs, small_files, write_study
+from .small_study import TARGETS, files_of_jobs, small_files, write_study
 
 CLAIM = "study-claim"
 

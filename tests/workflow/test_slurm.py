@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.workflow.conftest import STAND_IN
-from tests.workflow.small_study import TARGETS, files_of_jobs, small_files, write_study
+from .conftest import STAND_IN
+from .small_study import TARGETS, files_of_jobs, small_files, write_study
 
 # Training that saves when it is told to end, and goes on from there.
 TRAINS = """
@@ -96,8 +96,9 @@ def test_small_jobs_are_one_submission_without_a_gpu(cluster):
 
 @pytest.mark.slow
 def test_a_job_stopped_by_its_time_limit_saves_and_the_next_attempt_goes_on(cluster):
-    made, home, _, _ = cluster
-    assert (home / "1.state").read_text() == "TIMEOUT"
+    made, home, submitted, _ = cluster
+    states = [(home / f"{one['number']}.state").read_text() for one in of(submitted, "train")]
+    assert states == ["TIMEOUT", "COMPLETED"]
     run = made.folder / "results/small/seed0/toy-s/ar_sft"
     assert (run / "trainer/saved").exists()
     assert (run / "model/model.safetensors").exists()
