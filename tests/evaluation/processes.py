@@ -1,7 +1,8 @@
-"""Which processes run below another."""
+"""Which processes run below another, and whether they have ended."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 
@@ -20,3 +21,14 @@ def descendants(pid: int) -> set[int]:
         new = {child for child, parent in parents.items() if parent in new} - found
         found |= new
     return found
+
+
+def ended(pids: set[int], within_s: float = 10.0) -> bool:
+    """Whether all of these processes end in time; one that nobody waited for has ended."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        stats = [Path(f"/proc/{pid}/stat") for pid in pids]
+        if all(not stat.exists() or ") Z " in stat.read_text() for stat in stats):
+            return True
+        time.sleep(0.05)
+    return False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from mars.evaluation import sandbox
 from mars.evaluation.sandbox import host, run_tests
 
-from .processes import descendants
+from .processes import descendants, ended
 
 RIGHT = "def f(x):\n    return x + 1"
 TESTS = "assert f(1) == 2 and f(40) == 41"
@@ -154,7 +153,7 @@ def test_a_killed_server_is_replaced() -> None:
     server.process.kill()
     server.process.wait()
     assert run_tests(RIGHT, "assert 'after the kill'").passed
-    assert not any(Path(f"/proc/{pid}").exists() for pid in below)
+    assert ended(below)
     assert not Path(server.folder).exists()
 
 
@@ -165,9 +164,4 @@ def test_the_server_ends_with_its_parent() -> None:
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     pid = int(out.stdout)
-    for _ in range(100):
-        stat = Path(f"/proc/{pid}/stat")
-        if not stat.exists() or ") Z " in stat.read_text():
-            return
-        time.sleep(0.05)
-    pytest.fail("the server outlives its parent")
+    assert ended({pid})

@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from mars.evaluation.sandbox.inside.clock import PATIENCE
 from mars.evaluation.sandbox.inside.messages import receive, send, send_all
 from mars.evaluation.sandbox.launch import ENVIRONMENT, REMEDY, command, modes
 
@@ -77,7 +78,7 @@ class _Server:
         send(pipe.fileno(), json.dumps(header).encode())
         for body in bodies:
             send_all(pipe.fileno(), body)
-        reply = self._receive(timeout_s + GRACE_S)
+        reply = self._receive(PATIENCE * timeout_s + GRACE_S)
         return Verdict(bool(reply["passed"]), str(reply["error"]))
 
     def _receive(self, seconds: float) -> dict[str, Any]:
@@ -169,7 +170,7 @@ def run_tests(program: str, tests: str, *, timeout_s: float = 3.0, memory_mb: in
     Args:
         program: Python source that defines what is tested; not trusted.
         tests: Python source that uses those names; trusted, and run where the program is not.
-        timeout_s: wall-clock limit of both together (CPU time: the next whole second above).
+        timeout_s: limit on the CPU time of both together; wall-clock time: four times that.
         memory_mb: limit on the program's address space.
 
     Raises:

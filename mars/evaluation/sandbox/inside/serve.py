@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import importlib
 import json
 import os
-import select
 import shutil
 import signal
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any, NoReturn
 
 from . import candidate, isolation, judge
+from .clock import read_report
 from .messages import read_exactly, receive, send
 
 REQUESTS, REPLIES = 0, 1
@@ -62,6 +62,8 @@ class Server:
         isolation.keep_out()
         for name in COMMON_MODULES:
             importlib.import_module(name)
+        gc.collect()
+        gc.freeze()  # what is not touched is not copied after a fork
         self.null = os.open(os.devnull, os.O_RDWR)
 
     def layers(self) -> list[str]:
@@ -126,7 +128,7 @@ class Server:
             self._candidate(source, header, questions[0], answers[1], folder)
         for descriptor in (questions[0], answers[1]):
             os.close(descriptor)
-        said = _until(report[0], time.monotonic() + seconds)
+        said = read_report(report[0], (running, judging), seconds, REPORT_BYTES)
         for child in (running, judging):
             _end(child)
         if not own:
@@ -179,20 +181,6 @@ def _for_everyone(path: str) -> bool:
     """Whether another user may read a file, such as one of the standard library."""
     above = list(Path(path).resolve().parents)
     return all(folder.stat().st_mode & 0o1 for folder in above)
-
-
-def _until(descriptor: int, deadline: float) -> bytes | None:
-    """All that is written before the end of the stream, or None after the deadline."""
-    said = b""
-    while len(said) < REPORT_BYTES:
-        left = deadline - time.monotonic()
-        if left <= 0 or not select.select([descriptor], [], [], left)[0]:
-            return None
-        piece = os.read(descriptor, REPORT_BYTES)
-        if not piece:
-            break
-        said += piece
-    return said
 
 
 def _end(child: int) -> None:
