@@ -196,6 +196,22 @@ def report(args: argparse.Namespace) -> None:
     write_report(_study(args), args.results, args.figures, args.out)
 
 
+def results(args: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from mars.analysis import terminal
+    from mars.analysis.tidy import locate
+
+    study, folder = locate(args.name)
+    found = terminal.find(args.table, study, folder)
+    found = terminal.narrow(found, study, args.scale, args.variant, args.benchmark)
+    if args.json:
+        print(json.dumps(terminal.as_json(found, study), ensure_ascii=False))
+    else:
+        wide = None if sys.stdout.isatty() else 200  # a file or a pipe has no width of its own
+        terminal.draw(found, study, folder, Console(width=wide, highlight=False))
+
+
 def compare(args: argparse.Namespace) -> None:
     from mars.analysis.compare.page import write_comparison
 
@@ -275,7 +291,9 @@ def fetch(args: argparse.Namespace) -> None:
             print(fetcher.told(item))
         return
     fetcher.fetch(items)
-    print(f"{to}: everything is there" + ("" if to == study.data_root else f"; set data_root: {to}"))
+    print(
+        f"{to}: everything is there" + ("" if to == study.data_root else f"; set data_root: {to}")
+    )
 
 
 def gpus(args: argparse.Namespace) -> None:

@@ -130,6 +130,18 @@ def build_parser() -> argparse.ArgumentParser:
     report.study().results().option("--figures", "folder of the study's figures", kind=Path)
     report.out("the HTML file to write")
 
+    results = command("results", commands.results, "show a study's results in the terminal")
+    results.describe(
+        "Without --table: the score of every run at every threshold, and its tokens per forward."
+    )
+    add = results.parser.add_argument
+    add("name", nargs="?", default="embedded", help="the study, or its results folder")
+    add("--table", metavar="NAME", help="one of the report's tables, e.g. table2, claims")
+    add("--scale", help="only rows of this scale")
+    add("--variant", help="only rows of this variant")
+    add("--benchmark", help="only this benchmark")
+    add("--json", action="store_true", help="print one JSON object instead")
+
     compare = command(
         "compare", commands.compare, "hold one variant of a study against others, on an HTML page"
     )
