@@ -29,7 +29,7 @@ CASES = {
         "mars pretrain toy-x",
     ),
     "a missing checkpoint folder": (
-        {"scales": {"toy-s": {"base": "models/none"}}},
+        {"scales": {"toy-s": {"base": "./models/none"}}},
         "scales.toy-s.base",
         "check the path",
     ),
