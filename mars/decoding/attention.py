@@ -17,7 +17,7 @@ Calls that bring no ``window`` are left to SDPA attention as it is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -48,6 +48,17 @@ class Window:
     packed: LongTensor | None = None
     causal: bool = False
     parts: tuple[Part, ...] = ()
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Window:
+        """The same on another device: accelerate asks, where a model is spread over several."""
+
+        def there(x: Any) -> Any:
+            return None if x is None else x.to(device, non_blocking=non_blocking)
+
+        parts = (
+            replace(part, mask=there(part.mask), window=there(part.window)) for part in self.parts
+        )
+        return replace(self, packed=there(self.packed), parts=tuple(parts))
 
 
 @dataclass(frozen=True)

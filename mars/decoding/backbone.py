@@ -254,7 +254,8 @@ class Backbone:
     def logits(self, hidden: Tensor) -> Tensor:
         """(N, D, V) of hidden states (N, D, H): only those that are read."""
         self.work.heads += hidden.shape[0] * hidden.shape[1]
-        return self.head(hidden)
+        logits: Tensor = self.head(hidden)
+        return logits.to(self.device)  # the head may lie on another device than the first layer
 
 
 def _vocabulary(model: Any) -> int | None:

@@ -66,7 +66,7 @@ class CursorLayer(CacheLayerMixin):
     def _write(self, buffer: Tensor, states: Tensor) -> Tensor:
         _, heads, _, size = states.shape
         cache = self._cache
-        places = cache.places(heads)
+        places = cache.places(heads).to(buffer.device)  # layers may lie on several devices
         buffer.view(-1, size).index_copy_(0, places, states.reshape(-1, size))
         return buffer[cache.first : cache.first + cache.rows, :, : cache.used]
 
@@ -75,7 +75,7 @@ class CursorLayer(CacheLayerMixin):
         for buffer in (self.keys, self.values):
             if buffer is not None:
                 used = buffer[:, :, : self._cache.reached]
-                used[target] = used[source]
+                used[target.to(buffer.device)] = used[source.to(buffer.device)]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Length and offset of the keys a mask covers."""

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import copy
+
+import accelerate
 import pytest
 import torch
 
 from mars.config import Decoding
 from mars.decoding import DecodingError, Request, make_decoder
+from mars.decoding.attention import Part, Window
 from mars.decoding.backbone import Backbone
 
 from .tiny_models import (
     END,
     MASK,
     POSITIONS,
+    VOCABULARY,
     Scripted,
     byte_tokenizer,
     decode,
@@ -257,3 +262,42 @@ def test_mask_and_end_of_turn_are_found_on_the_model():
     decoder = make_decoder(model, tokenizer, Decoding(decoder="ar"))
     assert decoder.mask_id == MASK
     assert decoder.end_ids == {END, 5, tokenizer.eos_token_id}
+
+
+# ------------------------------------------------------------------------- models and requests
+
+
+@pytest.mark.parametrize("token", [-1, VOCABULARY, 10**6])
+def test_a_token_beyond_the_vocabulary_is_one_line(token):
+    with pytest.raises(DecodingError, match=rf"request 1: token {token} is none of the model's 29"):
+        decode([Request((3, 4), 2), Request((3, token, 5), 2)], decoder="ar")
+
+
+@pytest.mark.parametrize(
+    "settings", [{"cache": "cursor"}, {"cache": "none"}, {"cache": "block", "cache_block": 4}]
+)
+def test_a_model_whose_layers_are_dispatched_decodes_the_same(settings):
+    """As accelerate spreads a model over GPUs; here every device is the CPU."""
+    requests = [Request((3, 4, 5, 6, 7, 8, 9), 9), Request((5,), 12), Request((9, 8, 7), 4)]
+    chosen = {"decoder": "mars", "block_size": 4, "tau": 0.3, **settings}
+    plain = decode(requests, **chosen)
+    model = copy.deepcopy(random_model())
+    parts = ["model.embed_tokens", "model.layers.0", "model.layers.1", "model.norm", "lm_head"]
+    places = dict.fromkeys([*parts, "model.rotary_emb"], "cpu")
+    spread = accelerate.dispatch_model(model, places, main_device="cpu", force_hooks=True)
+    assert outline(decode(requests, spread, **chosen)) == outline(plain)
+
+
+def test_a_window_moves_whole():
+    window = Window(
+        2,
+        3,
+        torch.arange(4),
+        parts=(Part(slice(0, 1), slice(0, 2), 5, torch.zeros(1), Window(1, 2, torch.arange(2))),),
+    )
+    moved = window.to("meta")
+    assert moved.packed.is_meta
+    assert moved.parts[0].mask.is_meta
+    assert moved.parts[0].window.packed.is_meta
+    assert (moved.rows, moved.parts[0].used, window.packed.is_meta) == (2, 5, False)
+    assert Window(1, 1).to("meta") == Window(1, 1)
