@@ -21,7 +21,7 @@ from mars.analysis.tables import TABLES, build
 from mars.config import Study
 
 PACE = "tokens_per_forward"
-"""Column of the mean over benchmarks; with ``:`` and a benchmark's name behind it, of that alone."""
+"""Column of the mean over benchmarks; with ``:`` and a benchmark's name behind it, of that one."""
 
 AT_MOST = 3
 """Gaps that are named where a table is empty."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from mars.analysis.figures import FIGURES
 from mars.analysis.parts import applies
 from mars.analysis.report.page import Part
+from mars.analysis.report.verdicts import verdicts
 from mars.analysis.tables import TABLES, build
 from mars.config import Study
 
@@ -36,8 +37,9 @@ def first(name: str, anchor: str, title: str, study: Study, results: Path) -> Pa
     if name not in TABLES or not applies(study, name):
         return Part(anchor, title, "")
     table = build(name, study, results)
+    shown = verdicts(table) if name == "claims" and not table.empty else table.html()
     nothing = "<p>No results for this table yet.</p>" if table.empty else ""
-    body = f'<div id="table-{name}">{nothing}{table.html()}</div>'
+    body = f'<div id="table-{name}">{nothing}{shown}</div>'
     return Part(anchor, title, body)
 
 
@@ -75,6 +77,6 @@ def _size(png: bytes) -> str:
 
 
 def _short(title: str) -> str:
-    """A title as the contents have it."""
+    """A title as the contents have it: of a long one of a numbered table, the number."""
     head, colon, rest = title.partition(": ")
-    return f"{head}: {rest}" if colon and len(rest) < 30 else head
+    return head if colon and head.startswith("Table ") and len(rest) > 30 else title

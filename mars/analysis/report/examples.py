@@ -238,7 +238,7 @@ def _benchmark(one: Shown, taus: list[float], start: int) -> str:
 
 def _reading(reading: Reading, first: Reading) -> str:
     tokens, forwards = sum(s.accepted for s in reading.spans), len(reading.spans)
-    same = "" if reading is first else ", the text of τ = 1"
+    same = "" if reading is first else ", the same text as at τ = 1"
     if reading.output != first.output:
         same = ", another text than at τ = 1"
     text = "".join(
@@ -246,7 +246,7 @@ def _reading(reading: Reading, first: Reading) -> str:
         f"{html.escape(s.text)}</span>"
         for s in reading.spans
         if s.text
-    )
+    ).replace("> ", ">", 1)  # words of many tokenizers begin with a space
     return (
         f'<p class="facts">{_verdict(reading.score)}{tokens} tokens in {forwards} forwards, '
         f"<strong>{tokens / forwards:.2f}</strong> per forward{same}</p>"
