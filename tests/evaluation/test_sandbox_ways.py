@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -19,7 +19,8 @@ def listen(): socket.socket()
 def read(path): return open(path).read()[:1]
 def write(path): open(path, "w").close()
 def fork(): return os.fork()
-def kill(): os.kill(-1, 9)
+def kill(): os.kill(-1, 0)
+def run(text): eval(text)
 """
 RAISES = "try:\n    {call}\nexcept OSError:\n    pass\nelse:\n    raise RuntimeError('done')"
 
@@ -43,8 +44,8 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
     host.close()
 
 
-@pytest.mark.parametrize("way", ["bubblewrap", "namespaces", "limits"], indirect=True)
-def test_every_way_judges_and_protects(way: str) -> None:
+@pytest.mark.parametrize("way", ["bubblewrap", "namespaces", "landlock", "limits"], indirect=True)
+def test_every_way_judges_and_protects(way: str, tmp_path: Path) -> None:
     layers = sandbox.layers()
     assert sandbox.in_use() == layers
     assert "resource limits" in layers
@@ -55,12 +56,23 @@ def test_every_way_judges_and_protects(way: str) -> None:
         for call in ("listen()", "fork()", "kill()"):
             assert run_tests(PROGRAM, RAISES.format(call=call)).passed, call
     if way != "limits":
-        assert {way, "no network", "minimal read-only root"} <= set(layers)
-        for call in (f"read({__file__!r})", f"write({os.__file__!r})", "write('/usr/lib/x')"):
-            assert run_tests(PROGRAM, RAISES.format(call=call)).passed, call
-    assert run_tests("def f(): open('/tmp/mine', 'w').close()", "f()\n# scratch").passed or (
-        way == "limits"
-    )
+        assert {way, "no network"} <= set(layers)
+        victim, outside = tmp_path / "victim", tmp_path / "outside"
+        victim.write_text("kept")
+        for path, mode in ((victim, 0o666), (tmp_path, 0o777)):
+            path.chmod(mode)
+        calls = [f"{name}({str(victim)!r})" for name in ("read", "write", "os.unlink")]
+        calls += [f"write({str(outside)!r})", f"os.mkdir({str(outside)!r})"]
+        calls += [f"os.chmod({str(victim)!r}, 0)", f"os.truncate({str(victim)!r}, 0)"]
+        calls += ["read('/proc/self/environ')", "read('/etc/passwd')", "write('/usr/lib/x')"]
+        for call in calls:
+            assert run_tests(PROGRAM, RAISES.format(call=f"run({call!r})")).passed, call
+        assert victim.read_text() == "kept"
+        assert victim.stat().st_mode & 0o777 == 0o666
+        assert not outside.exists()
+    if way in ("bubblewrap", "namespaces"):
+        assert run_tests("def f(): open('mine', 'w').close()", "f()").passed
+    assert run_tests(PROGRAM, "assert right(2)  # again").passed
 
 
 def test_nothing_is_run_without_a_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:

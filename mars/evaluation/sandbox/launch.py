@@ -34,7 +34,7 @@ def modes() -> tuple[str, ...]:
     if not sys.platform.startswith("linux"):
         return ()
     ways = ("namespaces", "bubblewrap") if os.getuid() == 0 else ("bubblewrap", "namespaces")
-    return tuple(way for way in ways if way != "bubblewrap" or shutil.which("bwrap"))
+    return (*(way for way in ways if way != "bubblewrap" or shutil.which("bwrap")), "landlock")
 
 
 def shown_paths() -> list[str]:
@@ -65,7 +65,7 @@ def command(mode: str, folder: str, proc: int) -> list[str]:
     """The command line of a server.
 
     Args:
-        mode: "bubblewrap", "namespaces" or "limits".
+        mode: "bubblewrap", "namespaces", "landlock" or "limits".
         folder: an empty folder, for the server to build on.
         proc: descriptor of /proc that the server inherits, or -1.
     """

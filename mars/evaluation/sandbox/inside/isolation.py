@@ -15,7 +15,7 @@ import signal
 import sys
 from typing import Any
 
-from . import seccomp
+from . import landlock, seccomp
 
 NEWNS, NEWCGROUP, NEWUTS, NEWIPC = 0x00020000, 0x02000000, 0x04000000, 0x08000000
 NEWUSER, NEWPID, NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -169,8 +169,18 @@ def _drop_capabilities() -> None:
     LIBC.capset(header, (ctypes.c_uint32 * 6)())
 
 
-def restrict(seconds: float, memory_mb: int, privileged: bool) -> bool:
-    """Give up rights and set the limits of this process; whether system calls are filtered now."""
+def restrict(seconds: float, memory_mb: int, privileged: bool, shown: list[str] | None) -> bool:
+    """Give up rights and set the limits of this process.
+
+    Args:
+        seconds: limit on CPU time; the next whole second above counts.
+        memory_mb: limit on the address space.
+        privileged: whether to change to a user without rights.
+        shown: all that may be read from here on, by Landlock; None where the root is one's own.
+
+    Returns:
+        Whether system calls are filtered now, and files closed where `shown` asks for it.
+    """
     if privileged:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
@@ -186,4 +196,5 @@ def restrict(seconds: float, memory_mb: int, privileged: bool) -> bool:
     _limit(resource.RLIMIT_NOFILE, 32)
     _limit(resource.RLIMIT_NPROC, 1)
     _limit(resource.RLIMIT_AS, memory_mb << 20)
-    return seccomp.install(LIBC)
+    closed = shown is None or landlock.allow_only(LIBC, shown, DEVICES)
+    return seccomp.install(LIBC) and closed

@@ -1,8 +1,8 @@
 """A filter of system calls, as a small BPF program: what no function under test needs is refused.
 
 New processes and threads, other processes (signals, tracing, their memory), the network, other
-programs, mounts and namespaces, memory that no limit counts, kernel interfaces known for their
-holes. Known for x86-64 and AArch64; elsewhere there is no filter.
+programs, mounts and namespaces, modes and owners of files, memory that no limit counts, kernel
+interfaces known for their holes. Known for x86-64 and AArch64; elsewhere there is no filter.
 """
 
 from __future__ import annotations
@@ -60,6 +60,26 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "mount_setattr": (442, 442),
     "name_to_handle_at": (303, 264),
     "open_by_handle_at": (304, 265),
+    # what is known of files besides their content
+    "truncate": (76, 45),
+    "chmod": (90, None),
+    "fchmod": (91, 52),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
+    "chown": (92, None),
+    "fchown": (93, 55),
+    "lchown": (94, None),
+    "fchownat": (260, 54),
+    "utime": (132, None),
+    "utimes": (235, None),
+    "futimesat": (261, None),
+    "utimensat": (280, 88),
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7),
+    "removexattr": (197, 14),
+    "lremovexattr": (198, 15),
+    "fremovexattr": (199, 16),
     # memory that no limit counts
     "shmget": (29, 194),
     "shmat": (30, 196),

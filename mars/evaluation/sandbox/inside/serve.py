@@ -49,13 +49,15 @@ COMMON_MODULES = (
 
 
 class Server:
-    """One server; `mode` is "bubblewrap", "namespaces" or "limits", as its starter wants it."""
+    """One server; its mode ("bubblewrap", "namespaces", "landlock", "limits") is as asked for."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.mode: str = settings["mode"]
         self.folder: str = settings["folder"]
         self.proc: int = settings["proc"]
-        self.privileged = self.mode == "limits" and os.getuid() == 0 and _for_everyone(os.__file__)
+        self.own_root = self.mode in ("bubblewrap", "namespaces")
+        self.shown: list[str] | None = settings["shown"] if self.mode == "landlock" else None
+        self.privileged = not self.own_root and os.getuid() == 0 and _for_everyone(os.__file__)
         if self.mode == "namespaces":
             self.privileged = isolation.enter_root(self.folder, settings["shown"], self.proc)
         os.environ.clear()
@@ -70,8 +72,8 @@ class Server:
         """What will stand between a program and the machine, tried out in a process of its own."""
         reader, writer = os.pipe()
         if (trial := os.fork()) == 0:
-            spaces = self.mode != "limits" and isolation.own_spaces(self.proc)
-            filtered = isolation.restrict(1, 256, self.privileged)
+            spaces = self.own_root and isolation.own_spaces(self.proc)
+            filtered = isolation.restrict(1, 256, self.privileged, self.shown)
             os.write(writer, json.dumps([spaces, filtered]).encode())
             os._exit(0)
         os.close(writer)
@@ -79,10 +81,13 @@ class Server:
         os.close(reader)
         os.waitpid(trial, 0)
         spaces, filtered = json.loads(answer)
+        if self.mode == "landlock" and not filtered:
+            raise isolation.IsolationError("the kernel has no Landlock, or no filter for this CPU")
         named = {
             self.mode: self.mode != "limits",
             "no network": self.mode != "limits",
-            "minimal read-only root": self.mode != "limits",
+            "minimal read-only root": self.own_root,
+            "reads Python and libraries only, writes nothing": self.mode == "landlock",
             "own process ids": spaces,
             "own scratch in memory": spaces,
             "system call filter": filtered,
@@ -120,9 +125,9 @@ class Server:
             os.close(descriptor)
         if os.read(report[0], 1) != judge.READY:
             os._exit(1)
-        own = self.mode != "limits" and isolation.own_spaces(self.proc)
+        own = self.own_root and isolation.own_spaces(self.proc)
         isolation.keep_out()
-        folder = "/tmp" if self.mode != "limits" else tempfile.mkdtemp(dir=self.folder)
+        folder = "/tmp" if self.own_root else tempfile.mkdtemp(dir=self.folder)
         os.chmod(folder, 0o1777)
         if (running := os.fork()) == 0:
             self._candidate(source, header, questions[0], answers[1], folder)
@@ -133,6 +138,8 @@ class Server:
             _end(child)
         if not own:
             _empty(folder)
+            if not self.own_root:
+                os.rmdir(folder)
         try:
             verdict: dict[str, Any] = json.loads(said or "")
         except ValueError:
@@ -146,7 +153,7 @@ class Server:
             tests = read_exactly(REQUESTS, header["tests"]).decode("utf-8", "surrogatepass")
             self._keep_only(questions, answers, report)
             isolation.keep_out()
-            isolation.restrict(header["timeout_s"], JUDGE_MB, self.privileged)
+            isolation.restrict(header["timeout_s"], JUDGE_MB, self.privileged, self.shown)
             isolation.keep_out()  # a change of user undoes it
             judge.run(tests, QUESTIONS, ANSWERS, ANSWERS + 1)
         finally:
@@ -159,7 +166,9 @@ class Server:
             os.setsid()
             os.chdir(folder)
             self._keep_only(questions, answers)
-            isolation.restrict(header["timeout_s"], header["memory_mb"], self.privileged)
+            isolation.restrict(
+                header["timeout_s"], header["memory_mb"], self.privileged, self.shown
+            )
             candidate.run(source, QUESTIONS, ANSWERS)
         finally:
             os._exit(0)
