@@ -41,10 +41,7 @@ def files_of_jobs(made: Checkout) -> dict[str, list[str]]:
         if rule := re.match(r" *rule (\w+):$", line):
             jobs.append((rule[1], []))
         elif files := re.match(r" +(?:output|benchmark): (.+)", line):
-            names = files[1].split(", ")
-            jobs[-1][1].extend(
-                re.sub("/model$", "/model/model.safetensors", name) for name in names
-            )
+            jobs[-1][1].extend(re.sub("/model$", "/model/weights", f) for f in files[1].split(", "))
         elif variant := re.match(r" +wildcards: .*variant=(\w+)", line):
             jobs[-1] = (f"{jobs[-1][0]} {variant[1]}", jobs[-1][1])
     found: dict[str, list[str]] = {}
