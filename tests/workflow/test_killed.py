@@ -133,6 +133,32 @@ def test_a_job_ends_with_its_workflow_and_takes_its_children_along(tmp_path):
     assert wait_for(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, 20)
 
 
+SAVES = """
+import signal, sys, time
+from pathlib import Path
+from mars import jobs
+def save(*_):
+    Path(sys.argv[1]).write_text("saved")
+    sys.exit(7)
+signal.signal(signal.SIGTERM, save)
+jobs.end_with_workflow(poll_seconds=0.05)
+Path(sys.argv[1]).write_text("started")
+time.sleep(60)
+"""
+
+
+def test_a_job_that_saves_when_it_is_told_to_end_is_told_so_first(tmp_path):
+    workflow = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    environment = {**os.environ, jobs.PARENT_VARIABLE: str(workflow.pid)}
+    note = tmp_path / "note"
+    job = subprocess.Popen([sys.executable, "-c", SAVES, str(note)], env=environment)
+    assert wait_for(lambda: note.exists() and note.read_text() == "started")
+    workflow.kill()
+    workflow.wait()
+    assert job.wait(timeout=20) == 7
+    assert note.read_text() == "saved"
+
+
 def test_a_command_typed_by_hand_is_not_watched(monkeypatch):
     monkeypatch.delenv(jobs.PARENT_VARIABLE, raising=False)
     jobs.end_with_workflow()
