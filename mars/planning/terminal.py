@@ -15,23 +15,27 @@ def show(plan: Plan, console: Console) -> None:
     for name in ("jobs", "done", "hours", "still", "disk"):
         table.add_column(name, justify="right")
     table.add_column("unit")
+    figures = [stage for stage in plan.stages if stage.rule.startswith("figure_")]
     for stage in plan.stages:
-        table.add_row(*_row(stage))
+        if stage not in figures:
+            table.add_row(*_row(stage))
+        elif stage is figures[0]:
+            table.add_row(*_row(total(figures, "figure_…", stage.unit)))
     table.add_section()
     for unit in dict.fromkeys(stage.unit for stage in plan.stages):
         mine = [stage for stage in plan.stages if stage.unit == unit]
-        table.add_row(*_row(total(mine, unit)))
+        table.add_row(*_row(total(mine, "all", unit)))
     console.print(table)
     made = f"{plan.checkpoints} checkpoints, {plan.checkpoints_done} of them there"
     console.print(f"{made}; the largest run holds {size(plan.training_disk)} while it trains")
     for note in plan.notes:
-        console.print(f"- {note}", highlight=False)
+        console.print(f"- {note}", highlight=False, soft_wrap=True)
 
 
-def total(stages: list[Stage], unit: str) -> Stage:
+def total(stages: list[Stage], name: str, unit: str) -> Stage:
     """The sum of stages whose hours have one unit."""
     return Stage(
-        "all",
+        name,
         sum(stage.jobs for stage in stages),
         sum(stage.done for stage in stages),
         sum(stage.hours for stage in stages),
@@ -51,9 +55,12 @@ def size(count: float) -> str:
 
 
 def _row(stage: Stage) -> list[str]:
-    hours, still = (
-        f"{value:.3g}" if value < 100 else f"{value:,.0f}"
-        for value in (stage.hours, stage.remaining_hours)
-    )
+    hours, still = map(_hours, (stage.hours, stage.remaining_hours))
     disk = size(stage.disk) if stage.disk else ""
     return [stage.rule, str(stage.jobs), str(stage.done), hours, still, disk, stage.unit]
+
+
+def _hours(value: float) -> str:
+    if value < 0.005:
+        return "<0.01" if value else "0"
+    return f"{value:.2f}" if value < 10 else f"{value:,.0f}"
