@@ -4,6 +4,7 @@ import csv
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from tiny_training import END, build_model, build_study, build_tokenizer
 
 from mars.data import DataError
 from mars.models import CheckpointError, checkpoint_record, save_checkpoint
+from mars.training import attention
 from mars.training.progress import newest_whole, read_curve
 from mars.training.run import train_variant
 from mars.training.trainer import SumTrainer, TrainingError
@@ -73,6 +75,10 @@ def test_a_run_and_what_it_leaves(base, rows, tmp_path):
     record = checkpoint_record(out / "model")
     assert record["recipe"]["variant"] == "mars"
     assert record["mask_token_id"] == 41  # the first row that no token uses
+    assert record["mask_token_source"] == "spare row"
+    where = {"device": "cpu", "dtype": "float32", "attention": "documents"}
+    where |= {"mask_token_id": 41, "mask_token_source": "spare row"}
+    assert {key: summary[key] for key in where} == where
 
     before = os.stat(out / "model").st_mtime_ns
     train_variant(study, 0, "s", "mars", base, out)
@@ -100,6 +106,48 @@ def test_tensorboard_has_both_losses_where_it_is_installed(base, rows, tmp_path)
         held.Tags()["scalars"]
     )
     assert [event.step for event in held.Scalars("train/loss")] == [1, 2, 3, 4]
+
+
+# ------------------------------------------------------------------------------- the machine
+
+
+def test_the_precision_left_open_is_the_machine_s(base, rows, tmp_path):
+    for dtype in ("auto", "float32"):
+        train_variant(build_study(rows, dtype=dtype), 0, "s", "ar_sft", base, tmp_path / dtype)
+    assert weights(tmp_path / "auto") == weights(tmp_path / "float32")
+    recipe = checkpoint_record(tmp_path / "auto" / "model")["recipe"]
+    assert recipe["training"]["dtype"] == "float32"  # a machine of another precision trains anew
+    assert json.loads((tmp_path / "auto" / "training.json").read_text())["dtype"] == "float32"
+
+
+def test_a_gpu_out_of_memory_names_what_to_set(base, rows, tmp_path, monkeypatch):
+    def full(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(SumTrainer, "share_of_loss", full)
+    with pytest.raises(TrainingError) as error:
+        train_variant(build_study(rows), 0, "s", "mars", base, tmp_path / "out")
+    said = str(error.value)
+    assert "\n" not in said
+    columns = int(re.search(r"a forward of (\d+) tokens", said)[1])
+    assert f"set training.micro_batch_tokens to {columns // 2} " in said
+
+
+@pytest.mark.parametrize(
+    ("capability", "triton", "kind"),
+    [
+        ((9, 0), True, "flex"),
+        ((8, 0), True, "flex"),
+        ((7, 5), True, "dense"),
+        ((9, 0), False, "dense"),
+    ],
+)
+def test_attention_by_capability(monkeypatch, capability, triton, kind):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(attention, "find_spec", lambda _: triton or None)
+    assert attention.kind(torch.device("cuda")) == kind
+    assert attention.packs(torch.device("cuda")) is (kind == "flex")
+    assert attention.kind(torch.device("cpu")) == "documents"
 
 
 # ------------------------------------------------------------------------------- resuming
