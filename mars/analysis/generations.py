@@ -88,23 +88,27 @@ def load_tokens(study: tidy.Source = "embedded", **where: Any) -> pd.DataFrame:
 
 
 def _select(study: tidy.Source, where: dict[str, Any]) -> tuple[pd.DataFrame, pa.Table]:
-    """The records that conditions leave, and of the same rows what is long about them."""
+    """The records that conditions leave, and of the same rows what is long about them.
+
+    A record of which neither file is there any more is left out.
+    """
     made, results = tidy.locate(study)
     frame = tidy.read(made, results)
     keep = _matching(frame, where)
-    names = frame["records"].cat.categories[frame["records"].cat.codes[keep].unique()]
-    chosen = frame[keep].reset_index(drop=True)
+    names = list(frame["records"].cat.categories[frame["records"].cat.codes[keep].unique()])
     path = results / tidy.GENERATIONS
     if tidy.is_fresh(made, results, path):
         file = pq.ParquetFile(path)
-        groups = _groups(frame, list(names))
-        table = file.read_row_groups(groups, columns=list(tidy.LONG))
+        table = file.read_row_groups(_groups(frame, names), columns=list(tidy.LONG))
     else:
+        # a results folder may have been given away with its records only
+        names = [name for name in names if (results / name).is_file()]
+        keep &= frame["records"].isin(names).to_numpy()
         kinds = {name: tidy.ARROW[field.dtype] for name, field in tidy.LONG.items()}
         parts = [tidy.table(tidy.once(iter_records(results / n)), {}, kinds) for n in names]
         table = pa.concat_tables([pa.schema(kinds).empty_table(), *parts])
     among = frame["records"].isin(names).to_numpy()
-    return chosen, table.filter(pa.array(keep[among]))
+    return frame[keep].reset_index(drop=True), table.filter(pa.array(keep[among]))
 
 
 def _matching(frame: pd.DataFrame, where: dict[str, Any]) -> NDArray[np.bool_]:

@@ -9,15 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from mars.analysis import statistics as st
-from mars.analysis.results import (
-    Documents,
-    as_rows,
-    files_of_runs,
-    load_documents,
-    load_evaluation,
-)
+from mars.analysis import tidy
+from mars.analysis.documents import Answers, Documents
+from mars.analysis.results import as_rows, load_evaluation
 from mars.analysis.statistics import Estimate
 from mars.config import Decoding, Study
 
@@ -38,15 +35,29 @@ class Cell:
     weighting: st.Weighting
 
 
-class Summary:
-    """Estimates of one study; ask for a cell by scale, variant, benchmark and decoding."""
+Side = tuple[str, Decoding | None]
+"""A variant and how it is read."""
 
-    def __init__(self, study: Study, results: Path) -> None:
+Term = tuple[float, str, Decoding | None]
+"""A weight, a variant, and how it is read."""
+
+MCNEMAR, BOOTSTRAP = "McNemar, exact", "paired bootstrap"
+
+
+class Summary:
+    """Estimates of one study; ask for a cell by scale, variant, benchmark and decoding.
+
+    Args:
+        evaluation: rows of ``evaluation.csv``.
+        records: the frame of all records (:func:`mars.analysis.tidy.load`).
+    """
+
+    def __init__(self, study: Study, evaluation: pd.DataFrame, records: pd.DataFrame) -> None:
         self.study = study
-        self.results = results
         self._rows: dict[tuple[Any, ...], dict[str, Any]] = {}
-        for row in as_rows(load_evaluation(study, results)):
+        for row in as_rows(evaluation):
             self._rows.setdefault(_key(row), row)
+        self._answers = Answers(records)
         self._cells: dict[tuple[Any, ...], list[Cell]] = {}
         self._known: dict[tuple[Any, ...], Estimate | None] = {}
 
@@ -101,7 +112,7 @@ class Summary:
         score = float(row["score"])
         records, weighting = None, "equal"
         if isinstance(row["records"], str):
-            records = load_documents(self.results, row["records"])
+            records = self._answers.of(row["records"])
         if records is not None:
             explained = _weighting(records, score)
             records, weighting = (records, explained) if explained else (None, "equal")
@@ -119,102 +130,110 @@ class Summary:
         self, scale: str, variant: str, benchmark: str, decoding: Decoding | None
     ) -> Estimate | None:
         """A benchmark's score in per cent; several seeds are averaged document by document."""
-        key = ("score", scale, variant, benchmark, decoding)
-        return self._once(key, lambda: self._score(scale, variant, benchmark, decoding))
-
-    def _score(
-        self, scale: str, variant: str, benchmark: str, decoding: Decoding | None
-    ) -> Estimate | None:
         cells = self.cells(scale, variant, benchmark, decoding)
-        if not cells or any(np.isnan(c.score) for c in cells):
-            return None
-        per_seed = {c.seed: c.score for c in cells}
-        value = float(np.mean(list(per_seed.values())))
-        pooled = _pool(cells)
-        if pooled is None:
-            return Estimate(value, per_seed=per_seed)
-        values, tasks = pooled
-        rng = st.generator("score", scale, variant, benchmark, decoding and decoding.id)
-        draws = st.resample_tasks(values, tasks, rng, cells[0].weighting)
-        return Estimate(value, draws, per_seed)
+        return self._score((scale, variant, benchmark, decoding and decoding.id), cells)
+
+    def _score(self, name: tuple[Any, ...], cells: Sequence[Cell]) -> Estimate | None:
+        key = ("score", *name, *(c.seed for c in cells))
+
+        def make() -> Estimate | None:
+            if not cells or any(np.isnan(c.score) for c in cells):
+                return None
+            per_seed = {c.seed: c.score for c in cells}
+            value = float(np.mean(list(per_seed.values())))
+            records = _same(cells)
+            if records is None:
+                return Estimate(value, per_seed=per_seed)
+            pooled = np.mean([r.scores for r in records], axis=0)
+            draws = _resampling(name[2], records[0]).means(pooled, cells[0].weighting)
+            return Estimate(value, st.unseen(draws, len(pooled), st.generator(*name)), per_seed)
+
+        return self._once(key, make)
 
     def tokens_per_forward(
         self, scale: str, variant: str, benchmark: str, decoding: Decoding | None
     ) -> Estimate | None:
         """Σ kept tokens ÷ Σ forwards of a benchmark; several seeds are averaged."""
-        key = ("forwards", scale, variant, benchmark, decoding)
-        return self._once(key, lambda: self._ratio(scale, variant, benchmark, decoding))
-
-    def _ratio(
-        self, scale: str, variant: str, benchmark: str, decoding: Decoding | None
-    ) -> Estimate | None:
+        key = ("forwards", scale, variant, benchmark, decoding and decoding.id)
         cells = self.cells(scale, variant, benchmark, decoding)
+        return self._once(key, lambda: self._ratio(benchmark, cells))
+
+    def _ratio(self, benchmark: str, cells: Sequence[Cell]) -> Estimate | None:
         if not cells or any(np.isnan(c.tokens_per_forward) for c in cells):
             return None
         per_seed = {c.seed: c.tokens_per_forward for c in cells}
         value = float(np.mean(list(per_seed.values())))
-        if any(c.records is None for c in cells):
+        records = _same(cells)
+        if records is None:
             return Estimate(value, per_seed=per_seed)
-        draws = np.zeros(st.RESAMPLES)
-        for c in cells:
-            assert c.records is not None
-            key = ("forwards", c.seed, scale, variant, benchmark, decoding and decoding.id)
-            draws += st.resample_ratio(c.records.tokens, c.records.forwards, st.generator(*key))
-        return Estimate(value, draws / len(cells), per_seed)
+        drawn = _resampling(benchmark, records[0])
+        draws = [drawn.ratios(r.tokens, r.forwards) for r in records]
+        return Estimate(value, np.mean(draws, axis=0), per_seed)
 
-    def difference(
-        self,
-        scale: str,
-        benchmark: str,
-        a: tuple[str, Decoding | None],
-        b: tuple[str, Decoding | None],
-    ) -> Estimate | None:
-        """Score of ``a`` minus score of ``b`` (variant, decoding), paired by document.
+    def contrast(self, scale: str, benchmark: str, terms: Sequence[Term]) -> Estimate | None:
+        """A weighted sum of scores of one benchmark, paired by document.
 
-        With several seeds, over the seeds that both have.
+        With several seeds, over the seeds that all have. Without an interval where documents
+        differ, or do not explain a score.
         """
-        key = ("difference", scale, benchmark, a, b)
-        return self._once(key, lambda: self._difference(scale, benchmark, a, b))
-
-    def _difference(
-        self,
-        scale: str,
-        benchmark: str,
-        a: tuple[str, Decoding | None],
-        b: tuple[str, Decoding | None],
-    ) -> Estimate | None:
-        left = {c.seed: c for c in self.cells(scale, a[0], benchmark, a[1])}
-        right = {c.seed: c for c in self.cells(scale, b[0], benchmark, b[1])}
-        seeds = sorted(left.keys() & right.keys())
-        per_seed = {s: left[s].score - right[s].score for s in seeds}
-        if not seeds or any(np.isnan(v) for v in per_seed.values()):
+        found = [{c.seed: c for c in self.cells(scale, v, benchmark, d)} for _, v, d in terms]
+        seeds = sorted(set.intersection(*(set(cells) for cells in found)))
+        if not seeds:
             return None
-        value = float(np.mean(list(per_seed.values())))
-        first, second = _pool([left[s] for s in seeds]), _pool([right[s] for s in seeds])
-        weighting = left[seeds[0]].weighting
-        if (
-            first is None
-            or second is None
-            or _keys(left[seeds[0]]) != _keys(right[seeds[0]])
-            or weighting != right[seeds[0]].weighting
-        ):
-            return Estimate(value, per_seed=per_seed)
-        name = [(v, d and d.id) for v, d in (a, b)]
-        rng = st.generator("difference", scale, benchmark, *name)
-        draws = st.resample_tasks(first[0] - second[0], first[1], rng, weighting)
-        return Estimate(value, draws, per_seed)
+        parts = [
+            (
+                weight,
+                self._score((scale, variant, benchmark, d and d.id), [cells[s] for s in seeds]),
+            )
+            for (weight, variant, d), cells in zip(terms, found, strict=True)
+        ]
+        made = st.combine(parts)
+        kinds = {(_keys(c), c.weighting) for cells in found for s in seeds for c in [cells[s]]}
+        if made is None or len(kinds) == 1:
+            return made
+        return Estimate(made.value, per_seed=made.per_seed)
+
+    def difference(self, scale: str, benchmark: str, a: Side, b: Side) -> Estimate | None:
+        """Score of ``a`` minus score of ``b`` (variant, decoding), paired by document."""
+        return self.contrast(scale, benchmark, [(1.0, *a), (-1.0, *b)])
+
+    def p_value(self, scale: str, benchmark: str, a: Side, b: Side) -> tuple[float, str] | None:
+        """p of two equal scores, and the test: McNemar's where scores are binary.
+
+        McNemar's needs one answer a document, so with several seeds, as with scores between 0 and
+        1, it is the paired bootstrap's. None where there is no interval either.
+        """
+        change = self.difference(scale, benchmark, a, b)
+        if change is None or change.p is None:
+            return None
+        records = [
+            c.records for side in (a, b) for c in self.cells(scale, side[0], benchmark, side[1])
+        ]
+        scores = [r.scores for r in records if r is not None]
+        if len(scores) == 2 and all(map(st.is_binary, scores)):
+            return st.mcnemar(*scores), MCNEMAR
+        return change.p, BOOTSTRAP
 
 
-@lru_cache(maxsize=8)
-def _summary(study: str, folder: Path, stamp: tuple[Any, ...]) -> Summary:
-    return Summary(Study.model_validate_json(study), folder)
+@lru_cache(maxsize=2)
+def _summary(study: str, folder: Path, files: tuple[Any, ...]) -> Summary:
+    made = Study.model_validate_json(study)
+    return Summary(made, load_evaluation(made, folder), tidy.read(made, folder))
 
 
 def summarise(study: Study, results: Path) -> Summary:
     """The summary of a results folder, shared by all callers until its files change."""
-    paths = [path for *_, path in files_of_runs(study, results, "evaluation.csv")]
-    stamp = tuple((str(p), p.stat().st_mtime_ns, p.stat().st_size) for p in paths)
-    return _summary(study.model_dump_json(), results, stamp)
+    return _summary(study.model_dump_json(), results, tidy.stamp(study, results))
+
+
+def _resampling(benchmark: str, records: Documents) -> st.Resampling:
+    """The draws of a benchmark's documents, the same for all models that answered them."""
+    return _draws(benchmark, records.tasks.astype(np.int32).tobytes())
+
+
+@lru_cache(maxsize=8)
+def _draws(benchmark: str, tasks: bytes) -> st.Resampling:
+    return st.Resampling(np.frombuffer(tasks, np.int32), st.generator("documents", benchmark))
 
 
 def mean_over(parts: Iterable[Estimate | None]) -> Estimate | None:
@@ -227,17 +246,16 @@ def _key(row: dict[Any, Any]) -> tuple[Any, ...]:
     return tuple(row[name] for name in names)
 
 
-def _keys(cell: Cell) -> tuple[tuple[str, str], ...] | None:
+def _keys(cell: Cell) -> bytes | None:
     return cell.records.keys if cell.records else None
 
 
-def _pool(cells: Sequence[Cell]) -> tuple[st.Floats, np.ndarray] | None:
-    """Per document the mean score over seeds, and its sub-task; None if documents differ."""
-    records = [c.records for c in cells]
-    first = records[0]
-    if first is None or any(r is None or r.keys != first.keys for r in records):
+def _same(cells: Sequence[Cell]) -> list[Documents] | None:
+    """The records of all cells, where they are of the same documents, weighted alike."""
+    records = [c.records for c in cells if c.records is not None]
+    if len(records) < len(cells) or len({(_keys(c), c.weighting) for c in cells}) > 1:
         return None
-    return np.mean([r.scores for r in records if r is not None], axis=0), first.tasks
+    return records
 
 
 def _weighting(records: Documents, score: float) -> st.Weighting | None:

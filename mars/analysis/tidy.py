@@ -25,6 +25,9 @@ from mars.analysis.render import whole_file
 from mars.analysis.results import ResultsError, as_rows, iter_records, load_evaluation
 from mars.config import Study, load_study
 
+Source = str | Path | Study | tuple[Study, Path]
+"""What names a study's results: its name, their folder, the study itself, or it and its folder."""
+
 
 class Field(NamedTuple):
     """A documented column."""
@@ -90,7 +93,7 @@ ARROW = {
 MADE_FROM = b"mars_made_from"
 """Key of the Parquet metadata that says which results a file was made from."""
 
-_FIRST, _SECOND = (
+FIRST, SECOND = (
     {name: ARROW[field.dtype] for name, field in columns.items()}
     for columns in (COLUMNS, {**{name: COLUMNS[name] for name in KEYS}, **LONG})
 )
@@ -99,7 +102,7 @@ _FIRST, _SECOND = (
 # ------------------------------------------------------------------------------------- loading
 
 
-def load(study: str | Path | Study = "embedded") -> pd.DataFrame:
+def load(study: Source = "embedded") -> pd.DataFrame:
     """Every record of a study's finished runs, a row each (columns: ``COLUMNS``).
 
     Args:
@@ -112,7 +115,7 @@ def load(study: str | Path | Study = "embedded") -> pd.DataFrame:
     return read(made, results).copy(deep=False)
 
 
-def load_throughput(study: str | Path | Study = "embedded") -> pd.DataFrame:
+def load_throughput(study: Source = "embedded") -> pd.DataFrame:
     """Every run of a study's wall-clock grid, a row each (columns: ``THROUGHPUT_COLUMNS``)."""
     made, results = locate(study)
     frame = res.load_throughput(made, results)
@@ -121,12 +124,14 @@ def load_throughput(study: str | Path | Study = "embedded") -> pd.DataFrame:
     return frame.assign(study=pd.Categorical([made.study] * len(frame)))
 
 
-def locate(study: str | Path | Study) -> tuple[Study, Path]:
-    """A study and its results folder, found from here or from any folder above.
+def locate(study: Source) -> tuple[Study, Path]:
+    """A study and its results folder, found from here or from any folder above; a pair stays so.
 
     Raises:
         ResultsError: there is none; the message says what makes it.
     """
+    if isinstance(study, tuple):
+        return study
     if isinstance(study, Study):
         folder = _find(study.study)
         return study, folder or Path("results", study.study)
@@ -148,28 +153,39 @@ def _find(name: str) -> Path | None:
 
 def read(study: Study, results: Path) -> pd.DataFrame:
     """The frame of :func:`load`, shared by its callers: not to be written into."""
-    return _read(study.model_dump_json(), results, _stamp(study, results))
+    return _read(study.model_dump_json(), results, stamp(study, results))
 
 
-def _stamp(study: Study, results: Path) -> tuple[Any, ...]:
+def stamp(study: Study, results: Path) -> tuple[Any, ...]:
     """Changes whenever a file that the frame comes from does."""
-    paths = [results / RECORDS, *(p for *_, p in res.files_of_runs(study, results, _CSV))]
-    paths += [results / r for r in files(study, results)]
-    stats = ((path, path.stat()) for path in paths if path.exists())
-    return tuple((str(path), s.st_mtime_ns, s.st_size) for path, s in stats)
+    runs = [path for *_, path in res.files_of_runs(study, results, _CSV)]
+    tables = _stats([results / RECORDS, *runs])
+    named = _named(study.model_dump_json(), results, tables)
+    return tables + _stats([results / name for name in named])
 
 
 _CSV = "evaluation.csv"
 
 
+def _stats(paths: Sequence[Path]) -> tuple[tuple[str, int, int], ...]:
+    found = ((path, path.stat()) for path in paths if path.exists())
+    return tuple((str(path), s.st_mtime_ns, s.st_size) for path, s in found)
+
+
+@lru_cache(maxsize=4)
+def _named(study_json: str, results: Path, tables: tuple[Any, ...]) -> list[str]:
+    frame = load_evaluation(Study.model_validate_json(study_json), results)
+    return [name for name in frame["records"] if isinstance(name, str)]
+
+
 @lru_cache(maxsize=2)
-def _read(study_json: str, results: Path, stamp: tuple[Any, ...]) -> pd.DataFrame:
+def _read(study_json: str, results: Path, files: tuple[Any, ...]) -> pd.DataFrame:
     study = Study.model_validate_json(study_json)
     if is_fresh(study, results, results / RECORDS):
         table = pq.read_table(results / RECORDS)
     else:
         parts = [first for first, _ in _tables(study, results, long=False)]
-        table = pa.concat_tables([pa.schema(_FIRST).empty_table(), *parts])
+        table = pa.concat_tables([pa.schema(FIRST).empty_table(), *parts])
     return _typed(table.to_pandas(), study)
 
 
@@ -212,18 +228,19 @@ def is_fresh(study: Study, results: Path, path: Path) -> bool:
         return False
     if known is None:
         return False
-    then, now = json.loads(known), _made_from(study, results)
+    then, now = json.loads(known), made_from(study, results)
     same = {name: size for name, size in then.pop("records").items() if name in now["records"]}
     return same == now.pop("records") and then == now
 
 
-def _made_from(study: Study, results: Path) -> dict[str, Any]:
+def made_from(study: Study, results: Path) -> dict[str, Any]:
+    """What tells the results that are there now from others, for a file's metadata."""
     digest = hashlib.sha256()
     for *_, path in res.files_of_runs(study, results, _CSV):
         digest.update(path.relative_to(results).as_posix().encode())
         digest.update(path.read_bytes())
     sizes = {name: (results / name).stat().st_size for name in files(study, results)}
-    return {"columns": [*_FIRST, *_SECOND], "csv": digest.hexdigest(), "records": sizes}
+    return {"columns": [*FIRST, *SECOND], "csv": digest.hexdigest(), "records": sizes}
 
 
 # -------------------------------------------------------------------------------------- making
@@ -238,8 +255,8 @@ def write_tidy(study: Study, results: Path, out: Path) -> list[Path]:
             row group is a records file.
     """
     paths = [out / RECORDS, out / GENERATIONS]
-    origin = {MADE_FROM: json.dumps(_made_from(study, results)).encode()}
-    first, second = (pa.schema(columns, metadata=origin) for columns in (_FIRST, _SECOND))
+    origin = {MADE_FROM: json.dumps(made_from(study, results)).encode()}
+    first, second = (pa.schema(columns, metadata=origin) for columns in (FIRST, SECOND))
     records = [first.empty_table()]
     with (
         whole_file(paths[1]) as part,
@@ -248,7 +265,8 @@ def write_tidy(study: Study, results: Path, out: Path) -> list[Path]:
         for short, long in _tables(study, results, long=True):
             records.append(short)
             assert long is not None
-            generations.write_table(long, row_group_size=max(1, len(long)))
+            if len(long):
+                generations.write_table(long, row_group_size=len(long))
     with whole_file(paths[0]) as part:
         whole = pa.concat_tables(records).unify_dictionaries().replace_schema_metadata(origin)
         pq.write_table(whole, part, compression="zstd")
@@ -260,7 +278,7 @@ def _tables(study: Study, results: Path, long: bool) -> Iterator[tuple[pa.Table,
     for row in _rows(study, results):
         found = once(iter_records(results / row["records"]))
         of_file = {name: row[name] for name in OF_FILE}
-        yield table(found, of_file, _FIRST), table(found, of_file, _SECOND) if long else None
+        yield table(found, of_file, FIRST), table(found, of_file, SECOND) if long else None
 
 
 def once(records: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -280,7 +298,7 @@ def table(
     arrays = []
     for name, kind in columns.items():
         if name in of_file:
-            arrays.append(_constant(of_file[name], len(records), kind))
+            arrays.append(constant(of_file[name], len(records), kind))
         elif name == "least_confidence":
             least = [min(r["confidence"]) if r.get("confidence") else None for r in records]
             arrays.append(pa.array(least, kind))
@@ -291,7 +309,8 @@ def table(
     return pa.Table.from_arrays(arrays, schema=pa.schema(columns))
 
 
-def _constant(value: Any, length: int, kind: pa.DataType) -> pa.Array:
+def constant(value: Any, length: int, kind: pa.DataType) -> pa.Array:
+    """One value as a whole column."""
     if not pa.types.is_dictionary(kind):
         return pa.array(np.full(length, value), kind)
     if pd.isna(value):

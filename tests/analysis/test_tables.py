@@ -26,8 +26,10 @@ from mars.analysis.results import (
     load_training,
     missing,
 )
-from mars.analysis.summary import Summary
+from mars.analysis.statistics import holm
+from mars.analysis.summary import summarise
 from mars.analysis.tables import TABLES, build, write_table
+from mars.analysis.tables.forms import forms
 from mars.analysis.tables.rules import calibration_bins
 from mars.config import parse_study
 
@@ -133,6 +135,26 @@ def test_a_missing_benchmark_leaves_its_cell_and_avg_empty(study, partial, tmp_p
     assert line.count(" – ") == 2
 
 
+def test_the_difference_form_says_which_differences_are_more_than_chance(study, results, partial):
+    made = forms(build("table2", study, results), study, results)["difference"]
+    assert [section.title.partition(" ")[0] for section in made.sections] == ["Difference", "p"]
+    tested = made.sections[1].rows
+    rows = build("table2", study, results).sections[1].rows
+    rows = [row for row in rows if row["source"] == "ours"]
+    assert [row["model"] for row in tested] == [row["model"] for row in rows]
+    keys = [*study.evaluation.benchmarks, "Avg"]
+    raw = [row["p"][key] for row in rows for key in keys]
+    assert [row[key] for row in tested for key in keys] == holm(raw)
+    assert "McNemar" in made.markdown()
+    path = partial / "seed0/toy-s/mars_b4/evaluation.csv"
+    frame = pd.read_csv(path)
+    frame[frame["benchmark"] != "toy_gpqa"].to_csv(path, index=False)
+    made = forms(build("table2", study, partial), study, partial)["difference"]
+    row = next(r for r in made.sections[1].rows if (r["scale"], r["model"]) == ("toy-s", "MARS"))
+    assert (row["toy_gpqa"], row["Avg"]) == (None, None)
+    assert row["toy_gsm8k"] is not None
+
+
 def test_an_empty_results_folder_gives_tables_without_numbers_of_ours(study, tmp_path):
     for name in TABLES:
         write_table(name, study, tmp_path / "none", tmp_path)
@@ -172,7 +194,7 @@ def test_missing_lists_each_gap_with_its_command(study, results, partial):
 
 
 def test_scores_are_paired_by_document(study, results):
-    summary = Summary(study, results)
+    summary = summarise(study, results)
     at = ("ar_sft", summary.decoding("ar_sft", "toy_gsm8k"))
     same = summary.difference("toy-s", "toy_gsm8k", at, at)
     assert same is not None
@@ -185,7 +207,7 @@ def test_records_that_do_not_explain_the_score_give_no_interval(study, partial):
     frame = pd.read_csv(path)
     frame.loc[frame["benchmark"] == "toy_gsm8k", "score"] += 1.0
     frame.to_csv(path, index=False)
-    summary = Summary(study, partial)
+    summary = summarise(study, partial)
     decoding = summary.decoding("ar_sft", "toy_gsm8k")
     estimate = summary.score("toy-s", "ar_sft", "toy_gsm8k", decoding)
     assert estimate is not None
@@ -205,7 +227,7 @@ def test_weighting_of_sub_tasks_is_the_one_that_gives_the_score(study, partial):
     for score, weighting in ((50.0, "equal"), (75.0, "size")):
         frame.loc[row, "score"] = score
         frame.to_csv(folder / "evaluation.csv", index=False)
-        summary = Summary(study, partial)
+        summary = summarise(study, partial)
         cells = summary.cells("toy-s", "ar_sft", "toy_bbh", summary.decoding("ar_sft", "toy_bbh"))
         assert cells[0].records is not None
         assert cells[0].weighting == weighting
@@ -341,7 +363,7 @@ def test_a_column_that_is_not_there_is_named(study, partial):
 
 
 def test_unknown_names_say_what_there_is(study, results, tmp_path):
-    with pytest.raises(ValueError, match="unknown table 'tabel2'; choose from glance, table2"):
+    with pytest.raises(ValueError, match="unknown table 'tabel2'; choose from claims, glance, table2"):
         write_table("tabel2", study, results, tmp_path)
 
 

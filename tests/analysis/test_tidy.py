@@ -137,6 +137,9 @@ def test_a_folder_given_away_without_its_jsonl_files_still_loads(study, partial)
         path.unlink()
     pd.testing.assert_frame_equal(load(partial), whole)
     assert load_steps(partial, variant="mars_b4")["accepted"].sum() > 0
+    (partial / "generations.parquet").unlink()  # and with the records alone
+    pd.testing.assert_frame_equal(load(partial), whole)
+    assert len(load_steps(partial, variant="mars_b4")) == 0
 
 
 def test_missing_runs_and_unscored_records_are_missing_not_zero(study, partial):

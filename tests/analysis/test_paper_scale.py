@@ -1,0 +1,181 @@
+"""A results set of the paper's size, all of it MADE UP: 21,015 documents × 100 variants and τ.
+
+It is written as ``mars tidy`` would leave it, without the JSONL files (several gigabytes). What it
+took is printed, not judged: ``pytest -s tests/analysis/test_paper_scale.py``. Only memory has a
+bound, a loose one.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from mars.analysis import tidy
+from mars.config import Study, dump_study, parse_study
+
+from . import synthetic
+
+DOCUMENTS = {
+    "ifeval": 541,
+    "bbh": 6511,
+    "mmlu_pro": 12032,
+    "gpqa": 448,
+    "gsm8k": 1319,
+    "humaneval": 164,
+}
+"""Of the real benchmarks."""
+SUB_TASKS = {"bbh": 27, "mmlu_pro": 14}
+ROOT = Path(__file__).parents[2]
+
+
+def study() -> Study:
+    """Two scales; MARS read at seven τ on every benchmark: 100 variants and τ."""
+    raw = synthetic.embedded().model_dump(mode="json")
+    raw |= {"study": "large", "throughput": None, "training_cost": None}
+    columns = raw["evaluation"]["benchmarks"]
+    raw["evaluation"] |= {
+        "benchmarks": {name.removeprefix("toy_"): made for name, made in columns.items()},
+        "panels": ["gsm8k", "humaneval"],
+        "sweep": "full",
+        "acceptance": None,
+        "jacobi": None,
+    }
+    variants = raw["variants"]
+    both = ("ar_sft_10ep", "block_diffusion_b4", "mars_no_sft_b4", "mars_no_sft_b8")
+    for name in both:
+        variants[name]["scales"] = None
+    variants["block_diffusion_own_b4"] = {
+        **variants["block_diffusion_b4"],
+        "alignment": "own",
+        "scales": ["toy-s"],
+    }
+    variants["mars_no_sft_stream_b8"] = {**variants["mars_no_sft_stream_b4"], "block_size": 8}
+    return parse_study(raw)
+
+
+def write(made: Study, results: Path) -> int:
+    """The results folder; returns how many records it has."""
+    rng = np.random.default_rng(0)
+    ease = {name: rng.random(n) for name, n in DOCUMENTS.items()}
+    length = {name: rng.integers(20, 257, n) for name, n in DOCUMENTS.items()}
+    parts = []
+    for scale, variant in made.runs():
+        rows = []
+        for benchmark in made.evaluation.benchmarks:
+            for d in made.decodings(variant, benchmark):
+                truth = synthetic.skill(made, scale, variant, f"toy_{benchmark}", d) / 100
+                right = 0.8 * ease[benchmark] + 0.2 * rng.random(DOCUMENTS[benchmark]) < truth
+                pace = synthetic.tokens_per_forward(f"toy_{benchmark}", d)
+                forwards = np.maximum(1, rng.poisson(length[benchmark] / pace))
+                row, part = cell(made, scale, variant, benchmark, d, right, length, forwards)
+                rows.append(row)
+                parts.append(part)
+        synthetic.write_csv(results / "seed0" / scale / variant / "evaluation.csv", rows)
+        if variant != "base":
+            synthetic.write_training(made, results, 0, scale, variant)
+    (results / "config.yaml").write_text(dump_study(made))
+    origin = {tidy.MADE_FROM: json.dumps(tidy.made_from(made, results)).encode()}
+    whole = pa.concat_tables(parts).unify_dictionaries().replace_schema_metadata(origin)
+    pq.write_table(whole, results / tidy.RECORDS, compression="zstd")
+    return len(whole)
+
+
+def cell(made, scale, variant, benchmark, d, right, length, forwards):
+    """A row of evaluation.csv, and its records."""
+    n = DOCUMENTS[benchmark]
+    names = [f"{benchmark}_{i}" for i in range(SUB_TASKS.get(benchmark, 1))]
+    tasks = np.arange(n) % len(names)
+    name = f"seed0/{scale}/{variant}/evaluation/{benchmark}/{d.id}.jsonl"
+    of_file = {"study": made.study, "seed": 0, "scale": scale, "variant": variant}
+    of_file |= {"benchmark": benchmark, "decoder": d.decoder, "block_size": d.block_size}
+    of_file |= {"tau": d.tau, "rule": d.rule, "cache": d.cache, "checkpoint": "0" * 12}
+    of_file |= {"records": name}
+    columns = {
+        "task": pa.DictionaryArray.from_arrays(pa.array(tasks.astype("int32")), names),
+        "doc_id": np.arange(n) // len(names),
+        "repeat": np.zeros(n),
+        "score": right.astype(float),
+        "tokens": length[benchmark],
+        "forwards": forwards,
+        "truncated": np.zeros(n, dtype=bool),
+        "finish": pa.DictionaryArray.from_arrays(pa.array(np.zeros(n, "int32")), ["stop"]),
+        "seconds": np.full(n, 0.1),
+        "least_confidence": np.full(n, 0.9),
+    }
+    arrays = [
+        tidy.constant(of_file[key], n, kind) if key in of_file else as_array(columns[key], kind)
+        for key, kind in tidy.FIRST.items()
+    ]
+    by_task = [100 * right[tasks == i].mean() for i in range(len(names))]
+    total, steps = int(length[benchmark].sum()), int(forwards.sum())
+    metric = made.evaluation.benchmarks[benchmark].metric
+    row = of_file | {"metric": metric, "metrics": "{}", "score": float(np.mean(by_task))}
+    row |= {"documents": n, "tokens": total, "forwards": steps, "tokens_per_forward": total / steps}
+    row |= {"truncated": 0.0, "seconds": 0.1 * n}
+    return row, pa.Table.from_arrays(arrays, schema=pa.schema(tidy.FIRST))
+
+
+def as_array(values, kind: pa.DataType) -> pa.Array:
+    return (
+        values if isinstance(values, pa.Array) else pa.array(values.astype(kind.to_pandas_dtype()))
+    )
+
+
+MEASURE = """
+import json, resource, sys, time
+from pathlib import Path
+from mars.analysis import load
+from mars.analysis.tidy import is_fresh, locate
+study, results = locate(sys.argv[1])
+assert is_fresh(study, results, results / "records.parquet")
+told = {}
+start = time.perf_counter()
+told["records"] = len(load(results))
+told["load_seconds"] = round(time.perf_counter() - start, 2)
+from mars.analysis.parts import applies
+from mars.analysis.tables import TABLES, write_table
+start = time.perf_counter()
+for name in filter(lambda n: applies(study, n), TABLES):
+    write_table(name, study, results, Path(sys.argv[2]))
+told["tables_and_claims_seconds"] = round(time.perf_counter() - start, 1)
+from mars.analysis.figures import FIGURES, draw
+start = time.perf_counter()
+for name in filter(lambda n: applies(study, n), sys.argv[3:] or FIGURES):
+    draw(name, study, results, Path(sys.argv[2]) / name)
+told["figures_seconds"] = round(time.perf_counter() - start, 1)
+told["peak_memory_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+print(json.dumps(told))
+"""
+
+
+@pytest.mark.slow
+def test_a_results_set_of_the_papers_size_is_read_and_analysed(tmp_path, capsys):
+    made, results = study(), tmp_path / "large"
+    cells = sum(len(made.decodings(v, "gsm8k")) for _, v in made.runs())
+    assert cells == 100
+    written = write(made, results)
+    assert written == 100 * 21_015
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, str(results), str(tmp_path / "out")],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    with capsys.disabled():
+        print(f"\nmade-up results of the paper's size: {told}")
+    assert told["records"] == written
+    assert told["peak_memory_mb"] < 4096
+    table2 = pd.read_csv(tmp_path / "out" / "table2.csv")
+    ours = table2[(table2["Source"] == "ours") & (table2["section"] == "Scores (%)")]
+    assert ours["Avg_low"].notna().all()
