@@ -62,6 +62,8 @@ def test_programs_of_many_forms() -> None:
 
 
 def test_each_program_has_a_folder_of_its_own() -> None:
+    if not {"bubblewrap", "namespaces"} & set(sandbox.layers()):
+        pytest.skip("Landlock lets programs write nowhere")
     program = (
         "import os\ndef f():\n    seen = os.listdir('.')\n    os.makedirs('a/b')\n"
         "    os.symlink('/usr/lib', 'a/b/link')\n    open('left', 'w').write('x')\n    return seen"
@@ -157,11 +159,13 @@ def test_a_killed_server_is_replaced() -> None:
     assert not Path(server.folder).exists()
 
 
-def test_the_server_ends_with_its_parent() -> None:
+def test_the_server_ends_with_its_parent(tmp_path: Path) -> None:
     code = (
         "import os; from mars.evaluation.sandbox import host; host.layers(); "
         "print(host._server.process.pid, flush=True); os.kill(os.getpid(), 9)"
     )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    here = os.environ | {"TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", code]
+    out = subprocess.run(command, capture_output=True, text=True, timeout=60, env=here)
     pid = int(out.stdout)
     assert ended({pid})

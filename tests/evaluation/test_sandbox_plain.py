@@ -64,7 +64,7 @@ def passed_on(value: Any) -> Any:
     return plain.Reader([]).value(plain.loads(plain.dumps(plain.Writer([]).node(value))))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(VALUES)
 def test_values_arrive_as_they_were(value: Any) -> None:
     arrived = passed_on([value])
@@ -72,7 +72,7 @@ def test_values_arrive_as_they_were(value: Any) -> None:
     assert type(arrived[0]) is type(value)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(NODES)
 def test_any_message_gives_plain_data_or_is_refused(node: Any) -> None:
     try:
