@@ -32,6 +32,7 @@ FORMS = ("", ".ours", ".paper", ".difference")
 made = {
     "train": ["model/model.safetensors", "training.csv", "training.json"],
     "evaluate": ["evaluation.csv"],
+    "tidy": ["records.parquet", "generations.parquet"],
     "table": [f"{words[0]}{form}.{kind}" for form in FORMS for kind in ("csv", "md", "tex")],
 }
 if os.environ.get("STAND_IN_SLEEPS") == command:
@@ -40,7 +41,8 @@ if os.environ.get("STAND_IN_SLEEPS") == command:
 names = made.get(command)
 paths = [out / name for name in names] if names else [out]
 if command == "throughput":
-    paths += [out.with_suffix(".costs.json"), out.with_suffix(".environment.json")]
+    endings = (".costs.json", ".profile.csv", ".environment.json")
+    paths += [out.with_suffix(ending) for ending in endings]
 if command in ("arrivals", "training-cost"):
     paths += [out.with_suffix(".environment.json")]
 if command == "figure":
