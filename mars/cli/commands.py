@@ -314,8 +314,10 @@ def lm_eval(words: list[str]) -> None:
     from lm_eval.__main__ import cli_evaluate
 
     import mars.evaluation.lm_eval_model  # (registers the model `mars`)
+    from mars.evaluation.real.graders import code_in_the_sandbox
 
     if words and not {"-h", "--help", "--include_path"} & set(words):
         words = [*words, "--include_path", str(Path(mars.evaluation.__path__[0]) / "tasks")]
     sys.argv = ["mars lm-eval", *words]
-    cli_evaluate()
+    with code_in_the_sandbox():
+        cli_evaluate()

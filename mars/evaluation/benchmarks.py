@@ -220,12 +220,12 @@ def metric_keys(loaded: LoadedBenchmark) -> list[str] | None:
     keys: dict[str, None] = {}
     for task in loaded.tasks.values():
         names = list(task.aggregation())
-        for metric in (
-            entry for entry in task.config.metric_list or [] if callable(entry["metric"])
-        ):
-            if metric["metric"].__name__ != "pass_at_k":
+        for entry in task.config.metric_list or []:
+            if not callable(entry["metric"]):
+                continue
+            if entry["metric"].__name__ != "pass_at_k":
                 return None
-            names += [f"pass@{k}" for k in metric["k"]]
+            names += [f"pass@{k}" for k in entry["k"]]
         filters = [entry["name"] for entry in task.config.filter_list or [{"name": "none"}]]
         keys.update(dict.fromkeys(f"{m},{f}" for f in filters for m in names))
     group = loaded.task_dict.get("groups", {}).get(loaded.name)

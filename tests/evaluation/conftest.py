@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import datasets
+import huggingface_hub.constants
+import nltk
 import pytest
 import torch
 import yaml
@@ -16,8 +20,11 @@ from mars.config import Study, parse_study
 from mars.decoding import Generation, Request
 from mars.embedded.tokenizer import build_tokenizer
 from mars.evaluation import lm_eval_model
+from mars.evaluation.real.files import OFFLINE
 from mars.evaluation.source import Source
 from mars.models import save_checkpoint
+
+from .six import byte_tokenizer, make_root
 
 REPOSITORY = Path(__file__).parents[2]
 TOY = ("toy_ifeval", "toy_bbh", "toy_mmlu_pro", "toy_gpqa", "toy_gsm8k", "toy_humaneval")
@@ -29,6 +36,45 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def _own_caches(monkeypatch: pytest.MonkeyPatch, caches: Path) -> None:
+    """Datasets are cached in a folder of the tests; what data_root switches off comes back on."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", caches)
+    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
+        monkeypatch.setattr(datasets.config, name, False)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    for name in (*OFFLINE, "NLTK_DATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(nltk.data, "path", list(nltk.data.path))
+
+
+@pytest.fixture(scope="session")
+def caches(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("datasets")
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """Whoever asks for a host or a connection gets none; that nobody does is checked."""
+    asked: list[Any] = []
+
+    def forbidden(*arguments: Any, **_: Any) -> Any:
+        asked.append(arguments)
+        raise OSError("tests have no network")
+
+    monkeypatch.setattr(socket.socket, "connect", forbidden)
+    monkeypatch.setattr(socket.socket, "connect_ex", forbidden)
+    monkeypatch.setattr(socket, "getaddrinfo", forbidden)
+    yield asked
+    assert not asked
+
+
+@pytest.fixture(scope="session")
+def made_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data_root with a few documents of each of the six benchmarks."""
+    return make_root(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture(scope="session")
@@ -110,6 +156,18 @@ def study() -> Study:
 
 @pytest.fixture(scope="session")
 def checkpoint(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return random_checkpoint(tokenizer, 256, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def byte_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model with a token a byte and room for the real benchmarks' prompts."""
+    return random_checkpoint(byte_tokenizer(), 16_384, tmp_path_factory)
+
+
+def random_checkpoint(
+    tokenizer: Any, positions: int, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     torch.manual_seed(0)
     config = Qwen2Config(
         vocab_size=len(tokenizer) + 8,
@@ -118,7 +176,7 @@ def checkpoint(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path
         num_hidden_layers=1,
         num_attention_heads=2,
         num_key_value_heads=1,
-        max_position_embeddings=256,
+        max_position_embeddings=positions,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=None,

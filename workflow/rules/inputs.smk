@@ -84,6 +84,8 @@ def evaluation_settings(wildcards):
         },
         limit=made.limit,
         max_new_tokens=made.max_new_tokens,
+        fewshot_as_multiturn=made.fewshot_as_multiturn,
+        model_written_code=made.model_written_code,
         dtype=study.training.dtype,
     )
 

