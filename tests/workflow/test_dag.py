@@ -14,7 +14,7 @@ SMALL += " mars_no_sft_stream_b4 mars_b4 mars_b8 mars_b16"
 LARGE = "ar_sft mars_b4 mars_b8 mars_b16"
 QUICK = "ar_sft mars_b4 mars_b16 mars_no_sft_b4 mars_no_sft_b16"
 
-TABLES = "table2 table3 table4 training_overhead chance calibration glance"
+TABLES = "claims glance table2 table3 table4 training_overhead chance calibration"
 FIGURES = "frontier score_tau tokens_per_forward accepted_counts spans reliability signal_fraction"
 FIGURES += " loss_curves"
 TIMED = "table5 roofline replay batching arrivals"
@@ -52,6 +52,7 @@ def expected(study: str, seeds: tuple[int, ...] = (0,)) -> set[str]:
         f"chance {results}/chance.csv",
         f"environment {results}/environment.json",
         f"report reports/{study}/index.html",
+        f"tidy {results}/records.parquet",
     }
     for name in plan["tables"]:
         rule = "compared_table" if name in ("table2", "table3", "table4", "table5") else "table"
