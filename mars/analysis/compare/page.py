@@ -24,7 +24,7 @@ from mars.analysis.compare.numbers import (
     compare,
 )
 from mars.analysis.environment import environment
-from mars.analysis.render import Column, Section, Table, write_text
+from mars.analysis.render import Column, Row, Section, Table, write_text
 from mars.analysis.report.page import Part, page, terms
 from mars.analysis.results import as_rows, load_evaluation, run_folder, training_costs
 from mars.config import Study
@@ -99,7 +99,7 @@ SAID = {
 
 def verdict_table(found: Sequence[Against], margin: float, seeds: int) -> Table:
     """One row for each baseline and pair of thresholds."""
-    rows = [
+    rows: list[Row] = [
         {
             "scale": one.scale,
             "baseline": one.baseline,
@@ -161,7 +161,7 @@ def difference_table(study: Study, found: Sequence[Against]) -> Table:
     for one in found:
         lines = [(titles[name], name, paired) for name, paired in one.benchmarks.items()]
         lines.append(("Mean", "", one.mean))
-        rows = [
+        rows: list[Row] = [
             {
                 "model": title if title == name or not name else f"{title} ({name})",
                 "ours": paired.ours,
@@ -260,7 +260,7 @@ def cost_table(study: Study, runs: Sequence[Run], results: Path) -> Table:
         key: as_rows(rows)
         for key, rows in load_evaluation(study, results).groupby(["seed", "scale", "variant"])
     }
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for run in runs:
         seed, scale, variant = run
         row: dict[str, Any] = {"model": variant, "scale": scale, "seed": seed}
