@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from .conftest import STAND_IN
+from .conftest import ROOT, STAND_IN
 from .small_study import TARGETS, files_of_jobs, small_files, write_study
 
 # Training that saves when it is told to end, and goes on from there.
@@ -206,3 +208,19 @@ def test_pods_share_the_volume_and_copy_nothing(pods):
         assert "--default-storage-provider" not in container["args"][1]
         assert "--deploy-sources" not in container["args"][1]
         assert job["namespace"] == "default"
+
+
+# --- both
+
+
+@pytest.mark.parametrize("profile", ["slurm", "kubernetes"])
+def test_a_profile_speaks_of_the_rules_that_use_a_model(profile):
+    """Snakemake says nothing where a profile names a rule that is not there."""
+    path = ROOT / "profiles" / profile / "config.yaml"
+    made = yaml.safe_load(path.read_text(encoding="utf-8"))
+    rules = [text.read_text(encoding="utf-8") for text in (ROOT / "workflow/rules").glob("*.smk")]
+    asking = re.findall(r'\*\*NEEDS\["(\w+)"\]', "".join(rules))
+    assert set(made["set-resources"]) == set(asking)
+    assert set(made.get("set-threads", asking)) == set(asking)
+    grouped = re.findall(r'group:\s+"(\w+)"', "".join(rules))
+    assert set(made["group-components"]) == set(grouped)
