@@ -11,6 +11,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patheffects import withStroke
 
 from mars.analysis import labels
 from mars.analysis.compare.numbers import common_thresholds
@@ -96,7 +98,7 @@ def figure(study: Study, points: pd.DataFrame, variant: str, baselines: Sequence
                 ax.set_ylabel("score (%)")
             ax.margins(x=0.12, y=0.12)
     handles = [
-        matplotlib.lines.Line2D([], [], **_look(number), label=name)
+        Line2D([], [], **_look(number), label=name)
         for number, name in enumerate([variant, *baselines])
     ]
     made.legend(handles=handles, loc="outside lower center", ncols=4)
@@ -126,12 +128,23 @@ def _line(ax: Axes, line: pd.DataFrame, number: int) -> None:
     )
     ax.plot(line["forwards"], line["score"], zorder=3 if number == 0 else 2, **look)
     if number == 0:
-        for row in as_rows(line):
-            ax.annotate(
-                f"τ {row['tau']:g}",
-                (row["forwards"], row["score"]),
-                xytext=(4, 5),
-                textcoords="offset points",
-                fontsize=7,
-                color=look["color"],
-            )
+        _name_thresholds(ax, line, look["color"])
+
+
+def _name_thresholds(ax: Axes, line: pd.DataFrame, colour: str) -> None:
+    """Write each τ beside its point, but for those that would lie on the one before."""
+    gap = 0.1 * float(np.ptp(line["forwards"]))
+    told = -np.inf
+    for row in as_rows(line):
+        if row["forwards"] - told < gap:
+            continue
+        told = row["forwards"]
+        ax.annotate(
+            f"τ {row['tau']:g}",
+            (row["forwards"], row["score"]),
+            xytext=(4, 5),
+            textcoords="offset points",
+            fontsize=7,
+            color=colour,
+            path_effects=[withStroke(linewidth=2, foreground="white")],
+        )
