@@ -188,6 +188,8 @@ def show(column: Column, row: Row, signed: bool = False) -> str:
         return str(value)
     if column.text:
         return f"{value:g}"
+    if row.get("probability"):
+        return f"{value:.3f}" if value >= 0.001 else "< 0.001"
     return _number(float(value), decimals, column.signed or (signed and column.estimate))
 
 

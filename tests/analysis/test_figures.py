@@ -67,6 +67,18 @@ def test_the_papers_frontier_points_keep_its_difference_from_ar_sft(study, resul
     assert theirs["forwards"].item() == 1.60
 
 
+def test_the_pareto_set_is_what_no_other_point_beats(study, results):
+    points = data("frontier", study, results)
+    assert not points[points["curve"] == "paper"]["pareto"].any()
+    ours = points[points["curve"] != "paper"]
+    for _, panel in ours.groupby(["scale", "benchmark"]):
+        at = panel[["forwards", "score"]].to_numpy()
+        beaten = [((at >= one).all(axis=1) & (at > one).any(axis=1)).any() for one in at]
+        kept = panel[~np.array(beaten)]
+        assert panel["pareto"].sum() == len(kept.drop_duplicates(["forwards", "score"]))
+        assert set(panel.index[panel["pareto"]]) <= set(kept.index)
+
+
 def test_frontier_adapts_to_one_scale(study, results):
     raw = study.model_dump(mode="json")
     raw["scales"] = {"toy-s": raw["scales"]["toy-s"]}

@@ -129,6 +129,7 @@ def test_scores_are_subtracted_only_where_the_models_are_the_papers(study, resul
     assert [title.partition(",")[0] for title in titles(study)] == [
         "Tokens per forward",
         "Difference from AR SFT (points)",
+        "p of our difference from AR SFT (Holm over this part)",
     ]
     raw = study.model_dump(mode="json")
     for scale in raw["scales"].values():

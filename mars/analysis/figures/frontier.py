@@ -22,9 +22,11 @@ TITLE = "Speed–quality frontier"
 ALT = (
     "One panel for each scale and benchmark: score in per cent against tokens per forward, a "
     "curve for each block size of MARS with and without the SFT loss, from threshold 1 at the "
-    "left to 0.5 at the right, and AR SFT as a horizontal line. A pale band joins the points that "
-    "no other point beats in both; hollow markers are the paper's."
+    "left to 0.5 at the right, and AR SFT as a horizontal line. Pale discs lie under the "
+    "points that no other beats in both; hollow markers are the paper's."
 )
+HALO: dict[str, Any] = {"ls": "none", "marker": "o", "ms": 9.5, "color": style.BAND, "mew": 0}
+"""What lies under the points of the Pareto set."""
 
 
 def data(study: Study, results: Path) -> pd.DataFrame:
@@ -153,8 +155,8 @@ def figure(study: Study, results: Path) -> Figure:
 
 
 def _panel(study: Study, ax: Axes, here: pd.DataFrame) -> None:
-    best = here[here["pareto"]].sort_values("forwards")
-    ax.plot(best["forwards"], best["score"], color=style.BAND, linewidth=7, zorder=1.5)
+    best = here[here["pareto"]]
+    ax.plot(best["forwards"], best["score"], **HALO, zorder=1.5)
     ar = here[here["curve"] == "ar"]
     for row in as_rows(ar):
         ax.axhline(row["score"], color=style.INK, linewidth=1.0, linestyle=(0, (1, 1.5)))
@@ -235,7 +237,7 @@ def _legend(study: Study, points: pd.DataFrame) -> list[Line2D]:
             Line2D([], [], color=style.INK, ls=(0, (1, 1.5)), marker="*", ms=8, label="AR SFT")
         )
     if len(points):
-        handles.append(Line2D([], [], color=style.BAND, lw=7, label="Pareto set"))
+        handles.append(Line2D([], [], **HALO, label="Pareto set"))
     if "paper" in curves:
         handles.append(
             Line2D(
@@ -259,7 +261,7 @@ def caption(study: Study) -> str:
         f"Speed–quality frontier. Score against tokens per forward as the threshold τ falls from "
         f"1 (left) to {taus[0]:g} (right), one curve a block size B; dashed: trained without the "
         "SFT loss. The star and dotted line are AR SFT. Vertical bars and the band are 95 % "
-        "bootstrap intervals over documents only. The pale band joins the Pareto set: our "
+        "bootstrap intervals over documents only. Pale discs mark the Pareto set: our "
         "points that no other matches in one measure and beats in the other, as measured."
     )
     if any(scale.paper for scale in study.scales.values()):

@@ -42,6 +42,9 @@ OFFSETS = ((0, 0), (1, 1), (2, 2), (3, 3), (4, 7), (8, 15), (16, None))
 FEWEST = 20
 """A point of fewer tokens is in the data and is not drawn."""
 
+DECIMALS = 5
+"""Of a confidence in a record: kept in single precision since, it would fall short of an edge."""
+
 END = -1
 """Stands for the end-of-turn token, which texts do not have."""
 
@@ -93,7 +96,7 @@ def judged(study: Study, results: Path) -> pd.DataFrame:
         rule="probability",
         tau=[1.0, *taus.values()],
     )
-    parts = []
+    parts: list[tuple[tuple[Any, ...], NDArray[Any], NDArray[Any], NDArray[Any]]] = []
     groups: Groups = found.groupby(["seed", "scale", "variant", "benchmark"], observed=True)
     for (seed, scale, variant, benchmark), answers in groups:
         tokenizer = tokenizer_of(study, results, seed, scale, variant)
@@ -104,18 +107,25 @@ def judged(study: Study, results: Path) -> pd.DataFrame:
         answers = answers[answers["block_size"] == size]
         one = {_document(row): row for row in as_rows(answers[answers["tau"] == 1])}
         for row in as_rows(answers[answers["tau"] == tau]):
-            if (other := one.get(_document(row))) is None:
-                continue
-            mine, reference = (_ids(each, tokenizer) for each in (row, other))
+            mine = _ids(row, tokenizer)
+            reference = _ids(one.get(_document(row)), tokenizer)
             if mine is None or reference is None:
                 continue
             right = agreement(mine, reference)
-            places = np.concatenate([np.arange(n) for n in row["accepted"]])[: len(right)]
-            part = {"offset": places, "confidence": row["confidence"][: len(right)], "right": right}
-            head = {"scale": scale, "variant": variant, "block_size": size, "benchmark": benchmark}
-            parts.append(pd.DataFrame(head | part))
-    names = ["scale", "variant", "block_size", "benchmark", "offset", "confidence", "right"]
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=names)
+            places = np.concatenate([np.arange(n) for n in row["accepted"]])
+            head = (scale, variant, size, benchmark)
+            many = len(right)
+            parts.append((head, places[:many], row["confidence"][:many], right))
+    heads = pd.DataFrame(
+        [head for head, *_ in parts], columns=["scale", "variant", "block_size", "benchmark"]
+    )
+    lengths = [len(right) for *_, right in parts]
+    tokens = heads.iloc[np.repeat(np.arange(len(parts)), lengths)].reset_index(drop=True)
+    long = zip(*(arrays for _, *arrays in parts), strict=True) if parts else [[], [], []]
+    names = ("offset", "confidence", "right")
+    made = {n: np.concatenate([*each, []]) for n, each in zip(names, long, strict=True)}
+    made["confidence"] = np.round(made["confidence"].astype("float64"), DECIMALS)
+    return tokens.assign(**made)
 
 
 def lowest(study: Study) -> dict[tuple[str, str], float]:
@@ -146,9 +156,13 @@ def _document(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["task"], row["doc_id"], row["repeat"]
 
 
-def _ids(row: dict[str, Any], tokenizer: Any) -> list[int] | None:
+def _ids(row: dict[str, Any] | None, tokenizer: Any) -> list[int] | None:
     """The token ids of an answer, as far as its text tells them; None where it does not."""
-    if not isinstance(row["output"], str) or (found := encoded(row, tokenizer)) is None:
+    if (
+        row is None
+        or not isinstance(row["output"], str)
+        or (found := encoded(row, tokenizer)) is None
+    ):
         return None
     if row["finish"] == "end_of_turn":
         return [*found.ids, END]
@@ -165,6 +179,8 @@ def figure(study: Study, results: Path) -> Figure:
     made = Figure(figsize=(style.WIDE, 2.1 * len(scales) + 0.65), layout="constrained")
     axes = made.subplots(len(scales), max(len(sizes), 1), squeeze=False, sharey=len(bins) > 0)
     drawn: dict[int, Any] = {}
+    seen = bins[(bins["first"] > 0) & (bins["tokens"] >= FEWEST)]
+    low = float(min(seen["low"].min(), seen["right"].min())) if len(seen) else 0.0
     for i, scale in enumerate(scales):
         for j, size in enumerate(sizes):
             ax = axes[i][j]
@@ -174,6 +190,8 @@ def figure(study: Study, results: Path) -> Figure:
                 style.nothing(ax)
                 continue
             drawn |= _panel(ax, here)
+            ax.set_xlim(float(seen["low"].min()) - 0.02 if len(seen) else 0.0, 1.02)
+            ax.set_ylim(low - 0.02, 1.02)
             if i == len(scales) - 1:
                 ax.set_xlabel("confidence")
             if j == 0:
@@ -220,9 +238,6 @@ def _panel(ax: Axes, here: pd.DataFrame) -> dict[int, Any]:
             0.97, 0.05, said, transform=ax.transAxes, ha="right", va="bottom",
             fontsize=style.SMALL, color=style.INK,
         )  # fmt: skip
-    low = float(drafted["low"].min()) if many else 0.0
-    ax.set_xlim(low - 0.02, 1.02)
-    ax.set_ylim(min(low, float(here.loc[here["first"] > 0, "right"].min(skipna=True) or 0)), 1.02)
     return handles
 
 

@@ -17,7 +17,7 @@ from mars.config import Study
 
 STYLE = Path(__file__).with_name("mars.mplstyle")
 
-BLUE, ORANGE, GREEN, PURPLE, SKY = "#0072B2", "#D55E00", "#009E73", "#AA4499", "#56B4E9"
+BLUE, ORANGE, GREEN, PURPLE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9"
 INK, GREY, FAINT, BAND = "#1a1a1a", "#6b6b6b", "#b5b5b5", "#e9dfbd"
 BLOCK_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY)
 MARKERS = ("o", "s", "^", "D", "v")
@@ -70,8 +70,8 @@ def panel_title(study: Study, scale: str, benchmark: str) -> str:
 def nothing(ax: Axes, text: str = "no results yet") -> None:
     """Say that a panel has no data, instead of drawing empty axes."""
     ax.text(0.5, 0.5, text, transform=ax.transAxes, ha="center", va="center", color=GREY)
-    ax.set_xticks([])
-    ax.set_yticks([])
+    ax.tick_params(length=0, labelbottom=False, labelleft=False)  # no ticks: panels may share them
+    ax.grid(visible=False)
 
 
 def spread(values: Sequence[float], gap: float) -> list[float]:

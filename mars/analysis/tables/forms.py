@@ -14,7 +14,7 @@ from typing import Any
 from mars.analysis import labels, paper
 from mars.analysis.parts import FORMS
 from mars.analysis.render import Column, Row, Section, Table
-from mars.analysis.statistics import Estimate, Repeated
+from mars.analysis.statistics import Estimate, Repeated, holm
 from mars.analysis.tables.quality import PAIRED, RELATIONS, SAME_MODELS
 from mars.analysis.tables.wall_clock import HEAD
 from mars.config import Study
@@ -29,6 +29,12 @@ MINUS_TITLE = "ours minus the paper’s"
 MINUS = (
     "Ours minus the paper's. Intervals cover the documents of ours only; the paper's numbers are "
     "taken as printed."
+)
+
+TESTS = (
+    "p is McNemar's exact one where scores are right or wrong and there is one seed, else the "
+    "paired bootstrap's, as Avg's; of the hypothesis that a row and AR SFT score the same, "
+    "corrected by Holm for all cells of that part."
 )
 
 
@@ -95,18 +101,39 @@ def _difference(table: Table, study: Study) -> Table:
             continue
         rows = [_minus(ours, theirs, keys) for ours, theirs in pairs(section) if theirs]
         sections.append(Section(f"{section.title}, {MINUS_TITLE}", rows, signed=True))
+    tested = _tested(table.sections[-1], keys)
+    if tested.rows:
+        sections.append(tested)
+    alone = f"{table.title}. {sections[0].title}"
     return replace(
         table,
         name=f"{table.name}.{DIFFERENCE}",
-        title=f"{table.title}, {MINUS_TITLE}",
+        title=f"{table.title}, {MINUS_TITLE}" if len(sections) > 1 else alone,
+        best_within=(),
         columns=[replace(c, signed=not c.text) for c in table.columns if c.key != "source"],
         sections=sections,
-        notes=[MINUS, *([] if same else [NO_SCORES]), *_about_ours(table)],
+        notes=[
+            MINUS,
+            *([] if same else [NO_SCORES]),
+            *([TESTS] if tested.rows else []),
+            *_about_ours(table),
+        ],
     )
 
 
 def _minus(ours: Row, theirs: Row, keys: list[str]) -> Row:
     return {**ours, **{key: less(ours.get(key), theirs.get(key)) for key in keys}}
+
+
+def _tested(differences: Section, keys: list[str]) -> Section:
+    """p of our differences from AR SFT; no rows where none is known."""
+    rows = [
+        row for row in differences.rows if any(v is not None for v in row.get("p", {}).values())
+    ]
+    flat = [row["p"].get(key) for row in rows for key in keys]
+    corrected = iter(holm(flat))
+    found = [{**row, **{key: next(corrected) for key in keys}, "probability": True} for row in rows]
+    return Section("p of our difference from AR SFT (Holm over this part)", found)
 
 
 def less(value: Any, known: float | None) -> Estimate | Repeated | float | None:

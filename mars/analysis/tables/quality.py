@@ -10,7 +10,7 @@ from mars.analysis import labels, paper
 from mars.analysis.render import Column, Row, Section, Table
 from mars.analysis.results import training_costs
 from mars.analysis.statistics import Estimate
-from mars.analysis.summary import Summary, mean_over, summarise
+from mars.analysis.summary import Side, Summary, mean_over, summarise
 from mars.config import Study
 
 INTERVALS = (
@@ -94,15 +94,10 @@ class _Scores:
         def score(benchmark: str) -> Estimate | None:
             return summary.score(scale, name, benchmark, summary.decoding(name, benchmark))
 
-        def difference(benchmark: str) -> Estimate | None:
-            assert reference is not None
-            pair = [(v, summary.decoding(v, benchmark)) for v in (name, reference)]
-            return summary.difference(scale, benchmark, pair[0], pair[1])
-
         head = {**head, "scale": scale, "group": scale}
         self.scores.append(ours(study, score, head))
         if reference and name != reference:
-            self.differences.append(ours(study, difference, head))
+            self.differences.append(_change(summary, (name, 1.0), reference, head))
 
         at = study.scales[scale].paper
         variant = study.variants[name]
@@ -235,11 +230,11 @@ def multi_token(study: Study, results: Path) -> Table:
                     "block_size": size,
                     "tau": tau,
                 }
-                measured = _multi(summary, scale, name, tau, reference)
+                measured = _multi(summary, scale, name, tau)
                 accuracy.append(ours(study, measured[0], head))
                 forwards.append(ours(study, measured[1], head))
                 if reference:
-                    change.append(ours(study, measured[2], head))
+                    change.append(_change(summary, (name, tau), reference, head))
                 if labels.paper_model(variant) != "MARS":
                     continue
                 label = {**head, "scale": at, "model": "MARS"}
@@ -274,12 +269,27 @@ def multi_token(study: Study, results: Path) -> Table:
     )
 
 
+def _change(summary: Summary, who: tuple[str, float], reference: str, head: dict[str, Any]) -> Row:
+    """Our row of differences from AR SFT of a variant at a τ; ``p`` has those of its cells."""
+    name, tau = who
+    scale = head["scale"]
+
+    def pair(benchmark: str) -> tuple[Side, Side]:
+        mine = (name, summary.decoding(name, benchmark, tau))
+        return mine, (reference, summary.decoding(reference, benchmark))
+
+    row = ours(summary.study, lambda b: summary.difference(scale, b, *pair(b)), head)
+    tests = {b: summary.p_value(scale, b, *pair(b)) for b in labels.columns(summary.study)}
+    p = {benchmark: found and found[0] for benchmark, found in tests.items()}
+    return {**row, "p": {**p, "Avg": row["Avg"] and row["Avg"].p}}
+
+
 Measure = Callable[[str], Estimate | None]
 
 
-def _multi(
-    summary: Summary, scale: str, name: str, tau: float, reference: str | None
-) -> tuple[Measure, Measure, Measure]:
+def _multi(summary: Summary, scale: str, name: str, tau: float) -> tuple[Measure, Measure]:
+    """Score, and tokens per forward, of a benchmark."""
+
     def score(benchmark: str) -> Estimate | None:
         return summary.score(scale, name, benchmark, summary.decoding(name, benchmark, tau))
 
@@ -287,10 +297,4 @@ def _multi(
         at = summary.decoding(name, benchmark, tau)
         return summary.tokens_per_forward(scale, name, benchmark, at)
 
-    def difference(benchmark: str) -> Estimate | None:
-        assert reference is not None
-        mine = (name, summary.decoding(name, benchmark, tau))
-        other = (reference, summary.decoding(reference, benchmark))
-        return summary.difference(scale, benchmark, mine, other)
-
-    return score, count, difference
+    return score, count
