@@ -363,7 +363,9 @@ def test_a_column_that_is_not_there_is_named(study, partial):
 
 
 def test_unknown_names_say_what_there_is(study, results, tmp_path):
-    with pytest.raises(ValueError, match="unknown table 'tabel2'; choose from claims, glance, table2"):
+    with pytest.raises(
+        ValueError, match="unknown table 'tabel2'; choose from claims, glance, table2"
+    ):
         write_table("tabel2", study, results, tmp_path)
 
 
