@@ -167,7 +167,7 @@ def difference_table(study: Study, found: Sequence[Against]) -> Table:
                 "ours": paired.ours,
                 "theirs": paired.theirs,
                 "difference": paired.difference,
-                "p": paired.p,
+                "p": _p(paired.p),
                 "pace": paired.pace,
                 "pace_theirs": paired.pace_theirs,
             }
@@ -180,11 +180,16 @@ def difference_table(study: Study, found: Sequence[Against]) -> Table:
         Column("ours", "Score", 1, True, True),
         Column("theirs", "its score", 1, True, True),
         DIFFERENCE,
-        Column("p", "p (Holm)", 3),
+        Column("p", "p (Holm)"),
         Column("pace", "Tokens per forward", 2, True),
         Column("pace_theirs", "its tokens per forward", 2, True),
     ]
     return Table("differences", "Differences", columns, sections, [], len(study.seeds))
+
+
+def _p(value: float | None) -> str | None:
+    """A p-value as it is printed: one that is not 0 does not show as 0."""
+    return None if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def _differences(study: Study, found: Sequence[Against]) -> str:
@@ -219,7 +224,8 @@ def _frontier(study: Study, results: Path, variant: str, baselines: Sequence[str
         "thresholds named) over its baselines. Vertical bars: 95 % intervals over documents."
     )
     return (
-        f'<figure><img alt="{html.escape(caption)}" src="data:image/png;base64,{text}">'
+        '<figure><div class="plot" tabindex="0" role="region" aria-label="Frontier">'
+        f'<img alt="{html.escape(caption)}" src="data:image/png;base64,{text}"></div>'
         f"<figcaption>{html.escape(caption)}</figcaption></figure>"
     )
 
