@@ -1,4 +1,4 @@
-# What a job of each rule asks for: the one place. A profile's set-resources says otherwise.
+# The one place that says what jobs ask for. A profile's set-resources says otherwise.
 #
 # slots: of SLOTS, so that no more jobs run at once than this machine bears (common.smk)
 # gpu: GPUs; each job claims its own as it starts, or has them from SLURM or Kubernetes
