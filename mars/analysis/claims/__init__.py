@@ -82,7 +82,7 @@ def judge(claim: Claim, evidence: Evidence, beside: Evidence | None = None) -> F
     parts = [
         Judged(
             condition,
-            condition.bound and of_number(condition.number, condition.bound, among),
+            of_number(condition.number, condition.bound, among) if condition.bound else None,
             theirs[key].number if key in theirs else None,
         )
         for key, condition in made
