@@ -80,8 +80,8 @@ def _problem(error: Exception, name: str, revision: str | None) -> str:
     """What went wrong with a download and what to do, in one line."""
     offline = (
         "no folder of that name here, and the hub cannot be reached; where there is a network, "
-        "`mars fetch --config …` puts a study's models into its data_root, or set scales.….base "
-        "to a checkpoint folder"
+        "`mars fetch --config …` puts a study's models into its data_root; or name a checkpoint "
+        "folder"
     )
     page = f"https://huggingface.co/{name}"
     if isinstance(error, LocalEntryNotFoundError) and isinstance(error.__cause__, HfHubHTTPError):
