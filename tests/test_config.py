@@ -52,6 +52,10 @@ WRONG = [
     ("variants/mars_b4/scales", ["toy-l"], ["variants.mars_b4.scales", "toy-l"]),
     ("variants/mars_b4/alignment", "left", ["variants.mars_b4.alignment", "'left'"]),
     ("variants/ar_sft/parent", "mars_b4", ["parent", "circle"]),
+    ("variants/ar_sft/thresholds", [0.9], ["variants.ar_sft.thresholds", "ar has no threshold"]),
+    ("variants/mars_b4/thresholds", [], ["variants.mars_b4.thresholds", "at least 1 item"]),
+    ("variants/mars_b4/learning_rate", 0, ["variants.mars_b4.learning_rate", "greater than 0"]),
+    ("variants/mars_b4/checkpoint", "x", ["variants.mars_b4.objective", "evaluated as it is"]),
     ("evaluation/thresholds", [1.0, 0.0], ["evaluation.thresholds.1", "greater than 0"]),
     ("evaluation/thresholds", [1.5], ["evaluation.thresholds.0", "less than or equal to 1"]),
     ("evaluation/panels", ["toy_gsm"], ["evaluation.panels", "did you mean 'toy_gsm8k'"]),
@@ -247,3 +251,34 @@ def test_what_cannot_run_is_refused(path, value, message):
 def test_a_seed_outside_the_study_is_refused():
     with pytest.raises(ConfigError, match=r"x.yaml: seeds: 7 is not one of \[0\]"):
         load_study(ROOT / "config/embedded.yaml").check_run(7, "toy-s", "mars_b4", "x.yaml")
+
+
+@pytest.mark.parametrize(
+    ("given", "decoder"),
+    [
+        ({"objective": "ar_sft"}, "ar"),
+        ({"objective": "block_diffusion", "block_size": 4}, "block_diffusion"),
+        ({"objective": "of_a_plugin", "block_size": 4}, "mars"),
+        ({"objective": "of_a_plugin"}, "ar"),
+        ({"checkpoint": "some/model", "block_size": 4}, "mars"),
+        ({"checkpoint": "some/model"}, "ar"),
+        ({"objective": "mars", "block_size": 4, "decoder": "of_a_plugin"}, "of_a_plugin"),
+    ],
+)
+def test_what_reads_a_variant(given, decoder):
+    assert config.Variant(**given).decoder == decoder
+
+
+def test_thresholds_of_its_own_stand_in_for_the_studys():
+    study = parse_study(study_with("variants/mars_b8/thresholds", [1.0, 0.8]))
+    for benchmark in ("toy_gsm8k", "toy_bbh"):  # a panel, and none
+        assert [made.tau for made in study.decodings("mars_b8", benchmark)] == [1.0, 0.8]
+    assert study.decodings("mars_b4", "toy_bbh") == parse_study(EMBEDDED).decodings(
+        "mars_b4", "toy_bbh"
+    )
+
+
+def test_a_learning_rate_of_its_own_is_the_variants_alone():
+    study = parse_study(study_with("variants/mars_b8/learning_rate", 0.5))
+    assert study.training_of("mars_b8").learning_rate == 0.5
+    assert study.training_of("mars_b4") == study.training

@@ -33,6 +33,8 @@ from mars.config.compare import compared_runs
 Run = tuple[int, str, str]
 """Seed, scale, variant."""
 
+FOOTER = "<p>Written by <code>mars compare</code>.</p>"
+
 DIFFERENCE = Column("difference", "Difference", 1, True, True, signed=True)
 
 
@@ -66,7 +68,7 @@ def write_comparison(
         f"Study “{study.study}”, {scales}, {_seeds(study)}. Everything on this page was measured "
         "by this run."
     )
-    return write_text(out, page(title, lead, parts, f"<p>{html.escape(_method(margin))}</p>"))
+    return write_text(out, page(title, lead, parts, FOOTER))
 
 
 def _seeds(study: Study) -> str:
@@ -128,7 +130,9 @@ def verdict_table(found: Sequence[Against], margin: float, seeds: int) -> Table:
         Column("pace_theirs", "its tokens per forward", 2, True),
         Column("faster", "Difference in tokens per forward", 2, True, True, signed=True),
     ]
-    return Table("verdict", "Verdict", columns, [Section("Verdict", rows)], [], seeds)
+    return Table(
+        "verdict", "Verdict", columns, [Section("Verdict", rows)], [_method(margin)], seeds
+    )
 
 
 def _verdicts(study: Study, found: Sequence[Against], variant: str, margin: float) -> str:
