@@ -30,3 +30,4 @@ rule all:
     default_target: True
     input:
         f"{REPORTS}/index.html",
+        expand(f"{REPORTS}/notebooks/{{notebook}}.html", notebook=NOTEBOOKS),

@@ -212,6 +212,12 @@ def results(args: argparse.Namespace) -> None:
         terminal.draw(found, study, folder, Console(width=wide, highlight=False))
 
 
+def notebook(args: argparse.Namespace) -> None:
+    from mars.analysis.notebooks import execute
+
+    execute(args.notebook, args.results, args.out)
+
+
 def compare(args: argparse.Namespace) -> None:
     from mars.analysis.compare.page import write_comparison
 
@@ -277,23 +283,24 @@ def fetch(args: argparse.Namespace) -> None:
     from mars.planning.manifest import FetchError, Manifest
     from mars.planning.wanted import wanted
 
-    to = args.to or study.data_root
+    # What lies below data_root already is no hub dataset any more, and is still to be looked at.
+    raw = read_yaml(Path(args.config), "study files") | {"data_root": None}
+    items, to = wanted(parse_study(raw, args.config)), args.to or study.data_root
+    if not items:
+        print("nothing to fetch: the study needs no network")
+        return
     if to is None:
         raise FetchError(f"{args.config}: data_root is not set; set it, or name a folder with --to")
     if args.verify:
         print(Manifest(Path(to)).verify())
         return
-    # What lies below data_root already is no hub dataset any more, and is still to be looked at.
-    raw = read_yaml(Path(args.config), "study files") | {"data_root": None}
-    items, fetcher = wanted(parse_study(raw, args.config)), Fetcher(Path(to))
+    fetcher = Fetcher(Path(to))
     if args.list:
         for item in items:
             print(fetcher.told(item))
         return
     fetcher.fetch(items)
-    print(
-        f"{to}: everything is there" + ("" if to == study.data_root else f"; set data_root: {to}")
-    )
+    print(f"{to}: everything is there" + ("" if to == study.data_root else f"; set data_root: {to}"))
 
 
 def gpus(args: argparse.Namespace) -> None:

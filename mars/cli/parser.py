@@ -130,6 +130,10 @@ def build_parser() -> argparse.ArgumentParser:
     report.study().results().option("--figures", "folder of the study's figures", kind=Path)
     report.out("the HTML file to write")
 
+    notebook = command("notebook", commands.notebook, "run a notebook on a study's results")
+    notebook.parser.add_argument("notebook", type=Path, help="e.g. workflow/notebooks/NAME.ipynb")
+    notebook.results().out("the HTML file to write")
+
     results = command("results", commands.results, "show a study's results in the terminal")
     results.describe(
         "Without --table: the score of every run at every threshold, and its tokens per forward."

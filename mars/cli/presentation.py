@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mars.analysis.figures import FIGURES
+from mars.analysis.notebooks import FOLDER
 from mars.analysis.parts import COMPARED, applies
 from mars.analysis.tables import TABLES
 from mars.config import Study
@@ -22,4 +23,6 @@ def presentation(study: Study) -> dict[str, list[str]]:
     for name in FIGURES:
         if applies(study, name):
             found[f"figure_{name}"] = [f"{figures}/{name}.png"]
-    return found | {"report": [f"reports/{study.study}/index.html"]}
+    reports = f"reports/{study.study}"
+    notebooks = [f"{reports}/notebooks/{path.stem}.html" for path in sorted(FOLDER.glob("*.ipynb"))]
+    return found | {"report": [f"{reports}/index.html"], "notebook": notebooks}

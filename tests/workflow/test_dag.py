@@ -17,6 +17,7 @@ QUICK = "ar_sft mars_b4 mars_b16 mars_no_sft_b4 mars_no_sft_b16"
 TABLES = "claims glance table2 table3 table4 training_overhead chance calibration"
 FIGURES = "frontier score_tau tokens_per_forward accepted_counts spans reliability signal_fraction"
 FIGURES += " loss_curves"
+NOTEBOOKS = "01_frontier 02_block_size_and_sft_loss 03_wall_clock 04_confidence 05_compare_variant"
 TIMED = "table5 roofline replay batching arrivals"
 
 STUDIES: dict[str, Any] = {
@@ -58,6 +59,7 @@ def expected(study: str, seeds: tuple[int, ...] = (0,)) -> set[str]:
         rule = "compared_table" if name in ("table2", "table3", "table4", "table5") else "table"
         jobs.add(f"{rule} {results}/tables/{name}.csv")
     jobs |= {f"figure_{name} figures/{study}/{name}.png" for name in plan["figures"]}
+    jobs |= {f"notebook reports/{study}/notebooks/{name}.html" for name in NOTEBOOKS.split()}
     for seed in seeds:
         for scale, trained in plan["trained"].items():
             for variant in trained:

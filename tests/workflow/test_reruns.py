@@ -94,6 +94,11 @@ def test_the_report_alone_is_written_again(changed):
     assert rules(changed("mars/analysis/report/__init__.py")) == {"report"}
 
 
+def test_a_notebook_alone_is_run_again(changed):
+    jobs = changed("workflow/notebooks/01_frontier.ipynb", "\n")
+    assert jobs == {"notebook reports/embedded/notebooks/01_frontier.html"}
+
+
 def test_statistics_touch_neither_training_nor_evaluation(changed):
     assert not rules(changed("mars/analysis/statistics.py")) & {"train", "evaluate", "throughput"}
 

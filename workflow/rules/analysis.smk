@@ -160,3 +160,38 @@ rule report:
     shell:
         "exec python -m mars report --config {params.config:q} --results {params.results:q}"
         " --figures {params.figures:q} --out {output:q} &> {log:q}"
+
+
+rule notebook:
+    """A notebook on the finished results, as a page. The file in the sources stays as it is.
+
+    Figures' own code is no input: a change of one redraws that figure, and not what quotes it.
+    """
+    input:
+        records(),
+        every_run("training.csv", trained_only=True),
+        every_run("training.json", trained_only=True),
+        throughput_files(),
+        sources(ROOT, "mars/analysis/notebooks.py"),
+        sources(ROOT, "mars/analysis/differences.py", "mars/analysis/generations.py"),
+        notebook="workflow/notebooks/{notebook}.ipynb",
+    output:
+        f"{REPORTS}/notebooks/{{notebook}}.html",
+    log:
+        f"{RESULTS}/logs/notebook/{{notebook}}.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/notebook/{{notebook}}.tsv"
+    wildcard_constraints:
+        notebook="|".join(NOTEBOOKS),
+    group:
+        "presentation"
+    conda:
+        "../envs/mars.yaml"
+    resources:
+        **SMALL,
+    params:
+        settings=presentation(),
+        results=lambda wildcards: RESULTS,
+    shell:
+        "exec python -m mars notebook {input.notebook:q} --results {params.results:q}"
+        " --out {output:q} &> {log:q}"

@@ -191,6 +191,7 @@ def training_cost_settings(wildcards):
 
 TABLES = [name for name in TABLE_FILES if applies(study, name)]
 DRAWN = [name for name in FIGURE_FILES if applies(study, name)]
+NOTEBOOKS = sorted(path.stem for path in Path("workflow/notebooks").glob("*.ipynb"))
 TIMED = ("table5", "wall_clock", "roofline", "replay", "batching")
 TABLE_WRITERS = ("mars/analysis/latex.py", "mars/analysis/tables/forms.py")
 TABLE_KINDS = {"csv": "csv", "markdown": "md", "latex": "tex"}

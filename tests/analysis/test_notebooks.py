@@ -1,0 +1,117 @@
+"""The notebooks: clean in git, and they run whatever of a study is there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mars.analysis.notebooks import FOLDER, NotebookError, execute
+from mars.config import load_study
+
+from . import synthetic
+
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+
+RUN = """
+import json, os, sys
+from IPython.terminal.interactiveshell import TerminalInteractiveShell
+
+for results in sys.argv[2:]:
+    os.environ["MARS_STUDY"] = results
+    for path in sys.argv[1].split(":"):
+        shell = TerminalInteractiveShell(simple_prompt=True)
+        for cell in json.load(open(path, encoding="utf-8"))["cells"]:
+            if cell["cell_type"] == "code":
+                ran = shell.run_cell("".join(cell["source"]))
+                if not ran.success:
+                    sys.exit(f"{path} on {results}: {ran.error_in_exec or ran.error_before_exec}")
+"""
+
+
+def read(path: Path) -> dict:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_there_are_five():
+    assert [path.stem for path in NOTEBOOKS] == [
+        *("01_frontier", "02_block_size_and_sft_loss", "03_wall_clock", "04_confidence"),
+        "05_compare_variant",
+    ]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_kept_without_output(path):
+    book = read(path)
+    for cell in book["cells"]:
+        assert cell.get("outputs", []) == []
+        assert cell.get("execution_count") is None
+        assert cell["metadata"] == {}
+    assert set(book["metadata"]) == {"kernelspec", "language_info"}
+    assert book["metadata"]["kernelspec"]["name"] == "python3"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_its_first_cell_says_what_to_run_where_results_are_missing(path):
+    first = "".join(read(path)["cells"][0]["source"])
+    assert "Results missing?" in first
+    assert "make all" in first
+    assert "MARS_STUDY" in first
+
+
+def test_they_run_on_a_finished_study_a_partial_one_and_one_just_begun(tmp_path):
+    whole, partial, begun = (tmp_path / name for name in ("whole", "partial", "begun"))
+    study = load_study(synthetic.ROOT / "tests" / "mini.yaml")
+    synthetic.make_results(whole, study, documents=8)
+    shutil.copy(synthetic.ROOT / "tests" / "mini.yaml", whole / "config.yaml")
+    shutil.copytree(whole, partial)
+    shutil.rmtree(partial / "seed0/toy-s/ar_sft/evaluation")  # its rows are there, no records
+    (partial / "seed0/toy-s/mars_no_sft_b4/evaluation.csv").unlink()
+    (partial / "seed0/throughput.csv").unlink()
+    begun.mkdir()
+    shutil.copy(whole / "config.yaml", begun)
+
+    words = [sys.executable, "-c", RUN, ":".join(map(str, NOTEBOOKS))]
+    done = subprocess.run(
+        [*words, str(whole), str(partial), str(begun)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(synthetic.ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
+    assert "mars_b4 at τ = 0.95 minus ar_sft at τ = 1" in done.stdout
+    assert "No wall-clock grid" in done.stdout
+
+
+def write(path: Path, source: str) -> Path:
+    cell = {"cell_type": "code", "id": "a", "source": source, "metadata": {}, "outputs": []}
+    book = {"cells": [{**cell, "execution_count": None}], "metadata": {}}
+    path.write_text(json.dumps({**book, "nbformat": 4, "nbformat_minor": 5}), encoding="utf-8")
+    return path
+
+
+def test_the_workflow_runs_a_notebook_and_leaves_it_clean(tmp_path):
+    book = write(tmp_path / "a.ipynb", "import os, mars\nprint(os.environ['MARS_STUDY'], 6 * 7)")
+    before = book.read_bytes()
+    page = execute(book, tmp_path / "results", tmp_path / "out" / "a.html").read_text("utf-8")
+    assert f"{tmp_path / 'results'} 42" in page
+    assert 'src="http' not in page
+    assert book.read_bytes() == before
+
+
+def test_a_cell_that_fails_is_one_line_and_leaves_no_page(tmp_path):
+    book = write(tmp_path / "a.ipynb", "1 / 0")
+    with pytest.raises(NotebookError, match=r"a\.ipynb: a cell failed: ZeroDivisionError") as told:
+        execute(book, tmp_path, tmp_path / "a.html")
+    assert "1 / 0" in told.value.own_traceback
+    assert not (tmp_path / "a.html").exists()
+    with pytest.raises(NotebookError, match=r"b\.ipynb: no notebook"):
+        execute(tmp_path / "b.ipynb", tmp_path, tmp_path / "b.html")
