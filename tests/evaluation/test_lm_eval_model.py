@@ -12,7 +12,7 @@ from lm_eval.api.registry import get_model
 
 from mars.config import Decoding
 from mars.evaluation.lm_eval_model import DEFAULT_BUDGET, MarsLM
-from mars.evaluation.records import RecordStore, read_records
+from mars.evaluation.records import RecordStore, digest, read_records
 from mars.evaluation.source import EvaluationError, Source
 
 from .conftest import FakeDecoders
@@ -95,7 +95,7 @@ def test_unknown_generation_arguments_are_errors(lm: MarsLM) -> None:
         ({"taw": 0.9}, "'taw' is unknown; did you mean 'tau'"),
         ({"tau": 1.5}, "tau=1.5"),
         ({"block_size": 0}, "block_size=0"),
-        ({"decoder": "mras"}, "decoder=mras"),
+        ({"decoder": "mras"}, "unknown 'mras'; did you mean 'mars'"),
         ({"batch_size": "auto"}, "batch_size is 'auto'"),
         ({"max_new_tokens": 0}, "max_new_tokens is 0"),
         ({"dtype": "float32"}, "where the checkpoint is opened"),
@@ -199,6 +199,26 @@ def test_records_hold_what_was_decoded(lm: MarsLM, fake: FakeDecoders) -> None:
     assert record.score is None
 
 
+def test_of_a_closed_benchmark_only_answers_are_kept(
+    source: Source, fake: FakeDecoders, tmp_path: Path
+) -> None:
+    fake.answer = lambda _: "of all things (B)"
+    requests = [ask(0, "p"), ask(1, "q")]
+    lm = MarsLM(source)
+
+    def read(document: Any, text: str) -> dict[str, str]:
+        return {"letter": text[-3:], "document": str(document)}
+
+    lm.use(MARS, RecordStore(tmp_path / "r.jsonl"), readers={"toy": read})
+    said = lm.generate_until(requests)
+    assert said == ['{"letter": "(B)", "document": "{}"}'] * 2
+    assert "of all things" not in (tmp_path / "r.jsonl").read_text()
+    again = MarsLM(replace(source, load=None))
+    again.use(MARS, RecordStore(tmp_path / "r.jsonl"), readers={"toy": read})
+    assert again.generate_until(requests) == said
+    assert {record.output_hash for record in again.used} == {digest("of all things (B)")}
+
+
 def test_resume_repeats_nothing(source: Source, fake: FakeDecoders, tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
     requests = [ask(i, f"w {i}") for i in range(10)]
@@ -237,10 +257,12 @@ def test_every_ingredient_is_in_the_fingerprint(source: Source, fake: FakeDecode
         settings: Decoding = MARS,
         versions: dict[str, str] | None = None,
         instance: Instance | None = None,
+        multiturn: bool = False,
         **arguments: Any,
     ) -> str:
         lm = MarsLM(source, **arguments)
-        lm.use(settings, RecordStore(), versions=versions or {"toy": "1.0"})
+        versions = versions or {"toy": "1.0"}
+        lm.use(settings, RecordStore(), versions=versions, multiturn=multiturn)
         lm.generate_until([instance or ask(0, "p", until=["x"], max_gen_toks=8)])
         return lm.used[0].fingerprint
 
@@ -268,6 +290,7 @@ def test_every_ingredient_is_in_the_fingerprint(source: Source, fake: FakeDecode
             )
         ),
         key(versions={"toy": "1.1"}),
+        key(multiturn=True),
         key(max_new_tokens=10),
         key(instance=ask(0, "q", until=["x"], max_gen_toks=8)),
         key(instance=ask(1, "p", until=["x"], max_gen_toks=8)),

@@ -72,6 +72,17 @@ def test_foreign_lines_are_passed_over(tmp_path: Path) -> None:
     assert read_records(path) == [record("a")]
 
 
+def test_what_only_closed_benchmarks_have(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    made = [record("a"), record("b", output="", answers={"strict": "(B)"}, output_hash="0f")]
+    RecordStore(path).add(made)
+    assert read_records(path) == made
+    first, second = (json.loads(line) for line in path.read_bytes().splitlines())
+    assert "answers" not in first
+    assert (second["answers"], second["output_hash"]) == ({"strict": "(B)"}, "0f")
+    assert [each.said for each in made] == [made[0].output, '{"strict": "(B)"}']
+
+
 def test_memory_only() -> None:
     store = RecordStore()
     store.add([record("a")])
