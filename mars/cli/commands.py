@@ -300,7 +300,8 @@ def fetch(args: argparse.Namespace) -> None:
             print(fetcher.told(item))
         return
     fetcher.fetch(items)
-    print(f"{to}: everything is there" + ("" if to == study.data_root else f"; set data_root: {to}"))
+    hint = "" if to == study.data_root else f"; set data_root: {to}"
+    print(f"{to}: everything is there{hint}")
 
 
 def gpus(args: argparse.Namespace) -> None:

@@ -24,9 +24,8 @@ MODEL_FILES = (
 DATA_FILES = ("*.parquet", "*.jsonl", "*.jsonl.gz", "*.json", "*.json.gz", "*.csv", "*.md")
 """Of a dataset's repository: rows as they are read, and the card that names splits; no scripts."""
 
-FOLDERS = {"gsm8k": "gsm8k", "humaneval": "humaneval", "ifeval": "ifeval", "bbh": "bbh"}
-FOLDERS |= {"mmlu_pro": "mmlu_pro", "gpqa": "gpqa"}
-"""lm-eval's folder of tasks → the folder below ``data_root`` that has their dataset."""
+FOLDERS = ("gsm8k", "humaneval", "ifeval", "bbh", "mmlu_pro", "gpqa")
+"""lm-eval's folders of tasks whose dataset has a folder of that name below ``data_root``."""
 
 GPQA = "https://github.com/idavidrein/gpqa/raw/main/dataset.zip"
 GPQA_SHA256 = "461ae7329f15a3e35f8184d2dac24b990f34fdf12f366ca4062d8e6638cd08dc"
@@ -93,27 +92,40 @@ def _benchmarks(study: Study) -> Iterator[Wanted]:
         folder, dataset = task_dataset(name)
         if folder == "gpqa":
             yield Wanted("file", GPQA, "gpqa", key, sha256=GPQA_SHA256)
-        elif folder is not None and dataset is not None:
-            yield Wanted("dataset", dataset, FOLDERS[folder], key)
+        elif dataset is not None:
+            yield Wanted("dataset", dataset, folder or f"datasets/{dataset}", key)
         if folder == "ifeval":
             yield Wanted("nltk", "punkt_tab", "nltk_data", key)
 
 
 def task_dataset(task: str) -> tuple[str | None, str | None]:
-    """(lm-eval's folder of a task or group of tasks, the hub dataset it reads); None: not its own.
+    """Where below ``data_root`` a task's dataset has a place of its own, and its name on the hub.
 
     Looked up in the task files of the installed lm-eval, which is not imported: it takes seconds.
+    A group of tasks has the dataset of its tasks. (None, None): a task of ours, or an unknown one.
     """
     spec = find_spec("lm_eval")
     assert spec is not None
     assert spec.origin is not None
-    named = re.compile(rf"^(task|group): *['\"]?{re.escape(task)}['\"]? *$", re.MULTILINE)
+    packaged = Path(spec.origin).parent / "tasks"
     for folder in FOLDERS:
-        root = Path(spec.origin).parent / "tasks" / folder
-        for path in sorted(root.rglob("*.yaml")):
-            if named.search(path.read_text(encoding="utf-8")):
-                return folder, _dataset(path)
+        if path := _task_file(task, packaged / folder):
+            return folder, _dataset(path)
+    if _task_file(task, OURS) is None and (path := _task_file(task, packaged)):
+        return None, _dataset(path)
     return None, None
+
+
+OURS = Path(__file__).parents[1] / "evaluation" / "tasks"
+
+
+def _task_file(task: str, root: Path) -> Path | None:
+    """The file below a folder that defines a task or a group of tasks."""
+    named = re.compile(rf"^(task|group): *['\"]?{re.escape(task)}['\"]? *$", re.MULTILINE)
+    for path in sorted(root.rglob("*.yaml")):
+        if named.search(path.read_text(encoding="utf-8")):
+            return path
+    return None
 
 
 def _dataset(path: Path) -> str | None:

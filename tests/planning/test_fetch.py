@@ -19,7 +19,7 @@ from mars.evaluation.real import DATASETS
 from mars.planning import wanted as wanted_module
 from mars.planning.fetch import Fetcher
 from mars.planning.manifest import FetchError
-from mars.planning.wanted import FOLDERS, Wanted, task_dataset, wanted
+from mars.planning.wanted import Wanted, task_dataset, wanted
 
 from .fake_hub import COMMIT, Hub
 
@@ -289,9 +289,10 @@ def test_the_papers_study_needs_its_models_its_data_and_the_six_benchmarks():
     assert "data.source" not in {item.key for item in released}
 
 
-def test_the_toy_studies_need_nothing():
+def test_the_toy_studies_need_nothing(capsys):
     for name in ("embedded", "quick"):
-        assert wanted(load_study(ROOT / "config" / f"{name}.yaml")) == []
+        assert cli.main(["fetch", "--config", str(ROOT / "config" / f"{name}.yaml")]) == 0
+        assert capsys.readouterr().out == "nothing to fetch: the study needs no network\n"
 
 
 def test_the_authors_archive_is_the_one_that_is_read():
@@ -302,8 +303,9 @@ def test_the_authors_archive_is_the_one_that_is_read():
     assert hashlib.sha256(path.read_bytes()).hexdigest() == wanted_module.GPQA_SHA256
 
 
-def test_tasks_that_are_not_lm_evals_read_no_hub_dataset():
-    assert task_dataset("toy_gsm8k") == (None, None)
-    assert {task_dataset(task)[0] for task in ("bbh", "mmlu_pro", "humaneval_instruct")} <= set(
-        FOLDERS
-    )
+def test_the_dataset_of_any_task_of_lm_eval_is_found_and_ours_need_none():
+    """Also of a task that includes another file, and of groups of tasks."""
+    assert task_dataset("humaneval_instruct") == ("humaneval", "openai/openai_humaneval")
+    assert task_dataset("bbh") == ("bbh", "SaylorTwift/bbh")
+    assert task_dataset("arc_easy") == (None, "allenai/ai2_arc")
+    assert task_dataset("toy_bbh") == (None, None)
