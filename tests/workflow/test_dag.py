@@ -18,7 +18,7 @@ TABLES = "claims glance table2 table3 table4 training_overhead chance calibratio
 FIGURES = "frontier score_tau tokens_per_forward accepted_counts spans reliability signal_fraction"
 FIGURES += " loss_curves"
 NOTEBOOKS = "01_frontier 02_block_size_and_sft_loss 03_wall_clock 04_confidence 05_compare_variant"
-TIMED = "table5 roofline replay batching arrivals"
+TIMED = "table5 roofline profile replay batching arrivals"
 
 STUDIES: dict[str, Any] = {
     "embedded": {
