@@ -22,7 +22,7 @@ else:
         conda:
             "../envs/mars.yaml"
         resources:
-            slots=1,
+            **SMALL,
         params:
             config=f"{COMPARE}.config.yaml",
             settings=settings(compared=compared.model_dump(mode="json")),
