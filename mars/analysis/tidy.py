@@ -57,7 +57,7 @@ COLUMNS: dict[str, Field] = {
     "finish": Field("category", "end_of_turn, stop, budget, context"),
     "seconds": Field("float32", "the row's share of the time it was in flight"),
     "least_confidence": Field(
-        "float32", "the confidence of its least certain token; missing: none recorded"
+        "float64", "the confidence of its least certain token; missing: none recorded"
     ),
     "checkpoint": Field("category", "hash of the checkpoint that answered"),
     "records": Field("category", "file that the record comes from, below the results folder"),

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mars.analysis import labels
+from mars.analysis import labels, tidy
 from mars.analysis.render import Column, Row, Section, Table
-from mars.analysis.results import as_rows, iter_records, load_evaluation
+from mars.analysis.results import as_rows
 from mars.analysis.statistics import Estimate
 from mars.analysis.summary import summarise
 from mars.analysis.tables.quality import ours, score_columns
@@ -140,28 +140,15 @@ def calibration_bins(study: Study, results: Path) -> pd.DataFrame:
     """Answers of AR SFT at τ = 1, binned by the confidence in their least certain token.
 
     Columns: scale, low, high (bin edges), documents, confidence (mean), right (share, per cent).
-    Only records that carry ``confidence`` count; one row per bin that has documents.
+    Only scored records with confidences count; one row per bin that has documents.
     """
-    rows = load_evaluation(study, results)
+    records = tidy.read(study, results).dropna(subset=["least_confidence", "score"])
+    records = records[(records["decoder"] == "ar") & (records["tau"] == 1.0)]
     found = []
     for scale in study.scales:
-        reference = labels.reference(study, scale)
-        here = rows[
-            (rows["scale"] == scale)
-            & (rows["variant"] == reference)
-            & (rows["decoder"] == "ar")
-            & (rows["tau"] == 1.0)
-        ]
-        pairs = []
-        for records in here["records"].dropna():
-            if not (results / records).exists():
-                continue
-            for record in iter_records(results / records):
-                if record.get("confidence") and record.get("score") is not None:
-                    pairs.append((min(record["confidence"]), record["score"]))
-        if not pairs:
-            continue
-        least, right = np.array(pairs, dtype=float).T
+        mine = records["variant"] == labels.reference(study, scale)
+        here = records[mine & (records["scale"] == scale)]
+        least, right = here["least_confidence"].to_numpy(), here["score"].to_numpy()
         where = np.clip(np.searchsorted(EDGES, least, side="right") - 1, 0, len(EDGES) - 2)
         for i in np.unique(where):
             mine = where == i
