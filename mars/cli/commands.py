@@ -108,6 +108,7 @@ def train(args: argparse.Namespace) -> None:
 
 
 def pretrain(args: argparse.Namespace) -> None:
+    jobs.claim_gpus(1)
     from mars.training.pretrain import pretrain
 
     pretrain(args.name, args.out)

@@ -104,4 +104,13 @@ def test_several_processes_are_launched_by_accelerate(untouched):
     told = untouched.run(*dry, "training={processes: 2, threads: 1}").stdout
     assert "exec python -m mars train --config" not in told
     assert "exec accelerate launch --multi_gpu --num_processes 2" in told
+    assert not re.search(r"resources: .*gpu=", told)
     assert "exec python -m mars train --config" in untouched.run(*dry).stdout
+
+
+def test_where_there_are_gpus_a_job_counts_and_claims_one_a_process(untouched):
+    """On a machine whose GPUs are given by name, since this one may have none."""
+    dry = ("snakemake", "-n", "-p", "--cores", "2", "--config", "training={processes: 2}")
+    told = untouched.run(*dry, "--until", "train", CUDA_VISIBLE_DEVICES="GPU-a,GPU-b").stdout
+    assert "exec python -m mars gpus 2 accelerate launch --multi_gpu --num_processes 2" in told
+    assert set(re.findall(r"resources: .*gpu=(\d)", told)) == {"2"}
