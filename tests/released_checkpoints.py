@@ -6,22 +6,29 @@ import json
 from pathlib import Path
 
 import torch
-from tiny_training import VOCAB, build_model, build_tokenizer
+from tiny_training import build_model, build_tokenizer
 from transformers import PreTrainedModel
 
 from mars import models
 
 MASK = "<|mask|>"
+THETA = 50.0
+"""Of rotary embeddings; not what a configuration that lacks it would have."""
 
 
 def lay_out(folder: Path, kind: str = "qwen2", seed: int = 0) -> PreTrainedModel:
     """Write a checkpoint whose code must not be imported; returns the plain model it is."""
-    model, tokenizer = build_model(kind, torch.float32, seed), build_tokenizer()
+    made, tokenizer = build_model(kind, torch.float32, seed), build_tokenizer()
+    made.config.rope_parameters = {"rope_type": "default", "rope_theta": THETA}
+    model = type(made)(made.config).eval()
     tokenizer.add_special_tokens({"mask_token": MASK})
     models.save_checkpoint(model, tokenizer, folder, {})
     (folder / "mars.json").unlink()
     config = json.loads((folder / "config.json").read_text())
+    del config["rope_parameters"]  # they were written by transformers 4
     config |= {
+        "rope_theta": THETA,
+        "torch_dtype": config.pop("dtype"),
         "model_type": f"a2d-{kind}",
         "architectures": [f"A2D{kind.title()}LMHeadModel"],
         "auto_map": {
@@ -38,6 +45,3 @@ def lay_out(folder: Path, kind: str = "qwen2", seed: int = 0) -> PreTrainedModel
     for name in ("modeling.py", "configuration.py"):
         (folder / name).write_text("raise SystemExit('a checkpoint\\'s code was run')\n")
     return model
-
-
-__all__ = ["MASK", "VOCAB", "lay_out"]

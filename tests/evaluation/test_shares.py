@@ -200,6 +200,16 @@ def test_not_even_one_row_is_one_line():
         list(within_memory(nothing, [1, 2], 2))  # type: ignore[list-item]
 
 
+def test_what_else_runs_out_of_memory_is_one_line(monkeypatch, capsys):
+    def full(*_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 2 GiB")
+
+    monkeypatch.setattr(cli.commands, "dump_study", full)
+    assert cli.main(["config", str(Path(__file__).parents[2] / "config" / "quick.yaml")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "out of GPU memory: lower evaluation.batch_size, throughput.batch_sizes" in line
+
+
 def test_the_source_says_where_and_in_what_it_computes(checkpoint):
     from mars.evaluation.source import open_checkpoint
 
