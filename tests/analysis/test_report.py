@@ -137,8 +137,8 @@ def test_gaps_are_listed_with_their_commands(study, partial, figures, tmp_path):
 
 
 OPTIONAL = {
-    "throughput": "table-table5 table-roofline table-replay table-batching table-arrivals "
-    "figure-wall_clock figure-arrivals",
+    "throughput": "table-table5 table-roofline table-profile table-replay table-batching "
+    "table-arrivals figure-wall_clock figure-arrivals",
     "throughput.thresholds": "table-table5",
     "throughput.replay throughput.continuous": "table-replay table-batching",
     "throughput.continuous": "table-batching",

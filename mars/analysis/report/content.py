@@ -17,6 +17,9 @@ from mars.config import Study
 FIRST = ("claims", "glance")
 """Tables that stand before all others, in sections of their own."""
 
+SHOWN = 128
+"""Pixels of the page to an inch of a figure on paper."""
+
 
 def tables(study: Study, results: Path) -> Part:
     """Every table of a study but those that stand first."""
@@ -62,18 +65,26 @@ def _figure(name: str, study: Study, folder: Path) -> str:
     return (
         f'{title}<figure><div class="plot" tabindex="0" role="region" '
         f'aria-label="{html.escape(drawing.TITLE)}">'
-        f'<img alt="{html.escape(drawing.ALT)}"{_size(content)} '
+        f'<img alt="{html.escape(drawing.ALT)}"{size(content)} '
         f'src="data:image/png;base64,{image}"></div>'
         f"<figcaption>{html.escape(drawing.caption(study))}</figcaption></figure>"
     )
 
 
-def _size(png: bytes) -> str:
-    """Width and height of a PNG as attributes, so that nothing moves while the page opens."""
+def size(png: bytes) -> str:
+    """The size at which a PNG is shown, as attributes: its letters are as large as any other's."""
     if png[12:16] != b"IHDR":
         return ""
     width, height = struct.unpack(">II", png[16:24])
-    return f' width="{width}" height="{height}"'
+    scale = SHOWN / _per_inch(png)
+    wide, high = round(width * scale), round(height * scale)
+    return f' width="{wide}" height="{high}" style="--wide:{wide}px"'
+
+
+def _per_inch(png: bytes) -> float:
+    """Pixels to an inch of paper, from the chunk that says so."""
+    at = png.find(b"pHYs", 0, png.find(b"IDAT"))
+    return struct.unpack(">I", png[at + 4 : at + 8])[0] * 0.0254 if at > 0 else SHOWN
 
 
 def _short(title: str) -> str:

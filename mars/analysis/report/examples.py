@@ -8,6 +8,7 @@ at all thresholds (see ``mars.analysis.spans``).
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,7 +187,7 @@ def _control(taus: list[float], start: int) -> str:
     return (
         '<div class="control" hidden><label for="tau">Threshold</label>'
         f'<output for="tau">τ = {names[start]}</output>'
-        f'<div class="slide" style="--steps:{len(names)}">'
+        '<div class="slide">'
         f'<input type="range" id="tau" min="0" max="{len(names) - 1}" step="1" value="{start}" '
         f'autocomplete="off" data-taus="{" ".join(names)}">'
         f'<div class="ticks">{ticks}</div></div></div>'
@@ -246,7 +247,9 @@ def _reading(reading: Reading, first: Reading) -> str:
         f"{html.escape(s.text)}</span>"
         for s in reading.spans
         if s.text
-    ).replace("> ", ">", 1)  # words of many tokenizers begin with a space
+    )
+    if re.match(r" \S", reading.output):  # words of many tokenizers begin with a space
+        text = text.replace("> ", ">", 1)
     return (
         f'<p class="facts">{_verdict(reading.score)}{tokens} tokens in {forwards} forwards, '
         f"<strong>{tokens / forwards:.2f}</strong> per forward{same}</p>"
