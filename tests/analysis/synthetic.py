@@ -68,7 +68,8 @@ def confidences(noise: np.random.Generator, tokens: int) -> list[float]:
     return [round(float(c), 4) for c in 1 - 0.4 * noise.random(tokens) ** (1.3 * tokens)]
 
 
-WORDS = " the answer is 18 . so they have 7 and 4 to find how many apples are".split()
+SENTENCE = "the answer is 18 . so they have 7 and 4 to find how many apples are"
+WORDS = SENTENCE.split()
 
 
 def text(words: int, document: int, right: bool) -> str:
