@@ -11,30 +11,17 @@ import csv
 import json
 import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from mars.config import Decoding, Study, dump_study, load_study, parse_study
+from mars.config import Decoding, Study, dump_study
 
-ROOT = Path(__file__).parents[2]
+from .made_up_studies import ROOT, confidences, embedded, reduced, text
+
+__all__ = ["ROOT", "embedded", "make_results", "reduced"]
+
 SUBTASKS = {"toy_bbh": ("boolean", "objects", "sorting")}
 SKILL = {"toy_ifeval": 62, "toy_bbh": 55, "toy_mmlu_pro": 45, "toy_gpqa": 58, "toy_gsm8k": 60}
-
-
-def embedded() -> Study:
-    return load_study(ROOT / "config" / "embedded.yaml")
-
-
-def reduced(variants: tuple[str, ...], seeds: tuple[int, ...] = (0,), **evaluation: Any) -> Study:
-    """A part of the embedded study: some variants at both scales, nothing timed."""
-    raw = embedded().model_dump(mode="json")
-    raw |= {"study": "reduced", "seeds": list(seeds), "throughput": None, "training_cost": None}
-    raw["variants"] = {name: raw["variants"][name] for name in variants}
-    for variant in raw["variants"].values():
-        variant["scales"] = None
-    raw["evaluation"] |= {"sweep": "none", "acceptance": None, "jacobi": None, **evaluation}
-    return parse_study(raw)
 
 
 def rng_of(*key: object) -> np.random.Generator:
@@ -61,21 +48,6 @@ def tokens_per_forward(benchmark: str, d: Decoding) -> float:
         return 1.0
     ease = {"toy_ifeval": 0.4, "toy_bbh": 1.2, "toy_humaneval": 0.8}.get(benchmark, 0.6)
     return 1 + ease * (0.8 + 1.2 * (1 - d.tau)) * (1 + 0.08 * np.log2(d.block_size))
-
-
-def confidences(noise: np.random.Generator, tokens: int) -> list[float]:
-    """One a token; the least of them falls anywhere between 0.6 and 1, however many there are."""
-    return [round(float(c), 4) for c in 1 - 0.4 * noise.random(tokens) ** (1.3 * tokens)]
-
-
-SENTENCE = "the answer is 18 . so they have 7 and 4 to find how many apples are"
-WORDS = SENTENCE.split()
-
-
-def text(words: int, document: int, right: bool) -> str:
-    """A made-up answer of so many words; each is one token of the toy checkpoints."""
-    stride = 3 if right else 5
-    return "".join(f" {WORDS[(document + k * stride) % len(WORDS)]}" for k in range(words))
 
 
 def write_records(path: Path, key: tuple, truth: float, pace: float, documents: int) -> dict:
