@@ -91,21 +91,43 @@ wildcard_constraints:
     variant="|".join(map(re.escape, joined.variants)),
 
 
+def checkpoint_files(ref):
+    """The files of a base checkpoint, which is an input: embedded:<name>, or a folder."""
+    name = ref.removeprefix("embedded:")
+    folder = Path("mars/embedded/checkpoints", name) if name != ref else Path(ref)
+    return sorted(str(path) for path in folder.glob("*") if path.is_file())
+
+
+def weights_mb():
+    """Of the largest checkpoint that is given, 0 where none is known yet."""
+    sizes = [
+        sum(
+            os.path.getsize(path) for path in checkpoint_files(ref) if path.endswith(".safetensors")
+        )
+        for ref in joined.given_checkpoints().values()
+    ]
+    return max(sizes) // 10**6
+
+
 # Jobs in flight: no more than the machine has cores and memory for, whatever --cores says. Every
 # job takes a slot; `--resources slots=N` says otherwise, and a cluster (--jobs) has no such bound.
-JOB_MB = 700  # a process with torch, transformers and lm-eval, and a small model
-TOTAL_MB = 3600  # of all jobs together
-SLOTS = max(1, min(jobs.usable_cores(), min(TOTAL_MB, jobs.usable_memory_mb()) // JOB_MB))
-GPU = min(1, jobs.gpu_count())  # what a job asks for that uses a GPU where there is one
-
 limits = workflow.global_resources
+if "gpu" in limits:  # of a cluster, whatever the machine has that submits to it
+    GPU = min(1, limits["gpu"].value)
+else:
+    GPU = min(1, jobs.gpu_count())  # what a job asks for that uses a GPU where there is one
+PROCESS_MB = 700  # with torch, transformers and lm-eval, and a small model
+LARGE_MB = 50  # weights that count: nine times in training on a CPU, measured for SmolLM2-135M
+WEIGHTS_MB = weights_mb()
+JOB_MB = PROCESS_MB + (WEIGHTS_MB > LARGE_MB) * WEIGHTS_MB * (2 if GPU else 9)
+TOTAL_MB = 3600 if WEIGHTS_MB <= LARGE_MB else jobs.usable_memory_mb()  # of all jobs together
+SLOTS = max(1, min(jobs.usable_cores(), min(TOTAL_MB, jobs.usable_memory_mb()) // JOB_MB))
+
 if "slots" in limits:
     SLOTS = limits["slots"].value
 elif limits["_nodes"].value is None:
     workflow.register_resource("slots", SLOTS)
-if "gpu" in limits:  # of a cluster, whatever the machine has that submits to it
-    GPU = min(1, limits["gpu"].value)
-elif GPU:
+if GPU and "gpu" not in limits:
     workflow.register_resource("gpu", jobs.gpu_count())
 
 
@@ -117,13 +139,6 @@ def fail(key, problem):
 def settings(**parts):
     """What a rule's results depend on, as a parameter: a change of it runs the rule again."""
     return json.dumps(parts, sort_keys=True)
-
-
-def checkpoint_files(ref):
-    """The files of a base checkpoint, which is an input: embedded:<name>, or a folder."""
-    name = ref.removeprefix("embedded:")
-    folder = Path("mars/embedded/checkpoints", name) if name != ref else Path(ref)
-    return sorted(str(path) for path in folder.glob("*") if path.is_file())
 
 
 def check_study():

@@ -17,7 +17,7 @@ def needs(processes=1, threads=1, **more):
 
 
 ALONE = {"slots": SLOTS}  # nothing else may run on the machine
-SMALL = {"slots": 1, "mem_mb": 2 * JOB_MB, "runtime": 15}
+SMALL = {"slots": 1, "mem_mb": 2 * PROCESS_MB, "runtime": 15}
 TRAINING, EVALUATION = study.training, study.evaluation
 NEEDS = {
     "train": needs(TRAINING.processes, TRAINING.threads),
