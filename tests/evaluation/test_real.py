@@ -131,7 +131,8 @@ def test_ifeval_scores_are_no_matter_of_chance(source: Source) -> None:
 
     def scores(seed: int) -> list[Any]:
         random.seed(seed)
-        return [task.process_results(doc, [text]) for doc in task.eval_docs for text in texts]
+        documents = list(task.eval_docs)[::9]
+        return [task.process_results(doc, [text]) for doc in documents for text in texts]
 
     assert scores(1) == scores(2)
 

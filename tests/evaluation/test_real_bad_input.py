@@ -172,6 +172,18 @@ def test_gpqa_with_other_columns(root: Path, no_network: list[Any]) -> None:
     assert "it holds no gpqa_main" in said(study_of(root, CLOSED))
 
 
+def test_what_a_library_says_of_gpqa_is_not_passed_on(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise ValueError(f"cannot convert {GPQA[0]['Question']}")
+
+    monkeypatch.setattr(datasets.Dataset, "from_list", fail)
+    line = said(study_of(root, CLOSED))
+    assert line.startswith(f"evaluation.benchmarks.{CLOSED}: the lm-eval task does not load: Value")
+    assert "lanterns" not in line
+
+
 def test_cut_files(root: Path, no_network: list[Any]) -> None:
     test = root / "gsm8k" / "main" / "test.jsonl"
     test.write_bytes(test.read_bytes()[:-30])

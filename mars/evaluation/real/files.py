@@ -150,6 +150,8 @@ def why(error: Exception, leaves: Iterable[dict[str, Any]], data_root: Path | No
     paths = sorted({str(leaf["dataset_path"]) for leaf in leaves if leaf.get("dataset_path")})
     name = ", ".join(paths) or "its dataset"
     line = " ".join(str(error).split())[:300]
+    if any(DATASETS[path].closed for path in paths if path in DATASETS):
+        line = "its own words are left out, as they may hold the benchmark's"
     hub = f"https://huggingface.co/datasets/{name}"
     if isinstance(error, jinja2.UndefinedError):
         known = DATASETS[name].columns if name in DATASETS else ()
