@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from mars import jobs
+
 from .planned import counted, planned
 from .test_dag import LARGE, SMALL
 
@@ -64,10 +66,13 @@ def test_jobs_are_told_what_is_released_and_take_the_folder_where_it_is(untouche
     name, elsewhere = (f"Xalphinions/MARS-Qwen2.5-7B-blk{size}" for size in (4, 8))
     folder = untouched.folder / "here" / "models" / name
     folder.mkdir(parents=True)
-    (folder / "model.safetensors").touch()
+    with (folder / "model.safetensors").open("wb") as weights:
+        weights.truncate(600 * 10**6)
     chosen = ("-n", "-p", "--cores", "2", "--configfile", "config/paper.yaml", "--config")
     told = untouched.run("snakemake", *chosen, "checkpoints=released", "data_root=here").stdout
     assert f"--variant mars_b4 --checkpoint here/models/{name} " in told
     assert f"here/models/{name}/model.safetensors" in told  # an input of its evaluation
     assert f"--variant mars_b8 --checkpoint {elsewhere} " in told
     assert "trust_remote_code" not in told
+    each = 2 if jobs.gpu_count() else 9
+    assert f"mem_mb={700 + each * 600}" in told  # so that no more run than the memory bears
