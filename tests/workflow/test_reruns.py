@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 MARS = ["mars_b4", "mars_b8", "mars_b16", "mars_no_sft_b4", "mars_no_sft_b8", "mars_no_sft_b16"]
@@ -15,6 +17,23 @@ def finished(make_checkout):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "slots=" in done.stdout + done.stderr
     return made
+
+
+def test_snakemakes_own_report_has_every_figure_with_its_caption(finished):
+    done = finished.run("snakemake", "--report", "report.html")
+    assert done.returncode == 0, done.stdout + done.stderr
+    page = (finished.folder / "report.html").read_text(encoding="utf-8")
+    captions = sorted((finished.folder / "workflow" / "captions").glob("*.rst"))
+    assert {path.stem for path in captions} == {*figures(finished), "report"}
+    for path in captions:
+        lead = path.read_text(encoding="utf-8").split("**")[1].replace("\n", " ")
+        assert json.dumps(f"<strong>{lead}</strong>")[1:-1] in page.replace("\\n", " "), path.name
+    for name in figures(finished):
+        assert f"{name}.png" in page
+
+
+def figures(made):
+    return {path.stem for path in (made.folder / "figures" / "embedded").glob("*.png")}
 
 
 @pytest.fixture

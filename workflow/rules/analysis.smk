@@ -141,7 +141,11 @@ rule report:
         sources(ROOT, "mars/analysis/report/__init__.py"),
         data_files(ROOT, "mars/analysis"),
     output:
-        f"{REPORTS}/index.html",
+        report(
+            f"{REPORTS}/index.html",
+            caption="../captions/report.rst",
+            category="Report",
+        ),
     log:
         f"{RESULTS}/logs/report.log",
     benchmark:
