@@ -45,6 +45,7 @@ def small(study: Study, monkeypatch: pytest.MonkeyPatch) -> Study:
         "batch_sizes": [2, 4],
         "cache_blocks": [4],
         "repeats": 2,
+        "threads": 1,
         "max_new_tokens": 8,
         "linears": "stock",
         "replay": Replay(tokens_per_forward=1.8, max_new_tokens=9),
