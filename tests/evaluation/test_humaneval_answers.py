@@ -15,6 +15,7 @@ from mars.evaluation import lm_eval_model
 from mars.evaluation.benchmarks import LoadedBenchmark, load_study, requests, run_benchmark
 from mars.evaluation.lm_eval_model import MarsLM
 from mars.evaluation.records import RecordStore
+from mars.evaluation.sandbox import run_tests
 from mars.evaluation.source import Source
 
 from .conftest import FakeDecoders
@@ -77,3 +78,16 @@ def test_verdicts(
     lm.use(lm.settings, RecordStore())
     outcome = run_benchmark(lm, loaded, 1)
     assert outcome.scores == {("humaneval_instruct", 0): float(passes)}
+
+
+def test_the_tests_call_the_problems_own_helpers(loaded: LoadedBenchmark) -> None:
+    problem = {
+        "prompt": "def line(x):\n    return 2 * x - 6\n\n\n"
+                  "def root():\n    \"\"\"Where line is zero.\"\"\"\n",
+        "test": "def check(candidate):\n    assert line(candidate()) == 0\n",
+        "entry_point": "root",
+    }  # fmt: skip
+    tests = loaded.tasks["humaneval_instruct"].doc_to_target(problem)
+    assert run_tests(problem["prompt"] + "    return 3\n", tests).passed
+    forged = "    global line\n    line = lambda x: 0\n    return 5\n"
+    assert not run_tests(problem["prompt"] + forged, tests).passed

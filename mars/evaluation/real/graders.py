@@ -40,6 +40,16 @@ def graded_in_the_sandbox(task: Any) -> bool:
     return any(value is METRIC for value in held)
 
 
+def give_tests_the_helpers(task: Any) -> None:
+    """Put each HumanEval problem's own text before its tests.
+
+    Some problems give functions that their tests call too, such as a polynomial's value. By itself
+    lm-eval has the tests call those of the program, which may have made them anew.
+    """
+    tests = task.config.doc_to_target
+    task.set_config(key="doc_to_target", value="{{ prompt }}\n" + tests)
+
+
 def prepare_ifeval(data_root: Path | None, key: str) -> None:
     """Find NLTK's sentence tables, which IFEval would download, and fix langdetect's dice.
 

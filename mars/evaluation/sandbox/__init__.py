@@ -21,9 +21,9 @@ may read and write what the user may.
 What it does not cover: a hole in the kernel or in Python itself; what the clock, the CPU's caches
 or timing give away; CPU time up to the limit. The names that tests use are told to the program, as
 are the arguments of each call. A program that defines a helper the tests call too answers for that
-helper. Tests see plain data only: one that returns an object of its own class fails, and so do
-tests that pass it functions. Programs that start threads or processes, or import what is not in
-the standard library, fail.
+helper, unless the tests define it. Tests see plain data only: one that returns an object of its own
+class fails, and so do tests that pass it functions. Programs that start threads or processes, or
+import what is not in the standard library, fail.
 """
 
 from mars.evaluation.sandbox.host import (
