@@ -38,6 +38,8 @@ def test_where_prompts_come_from(tmp_path, capsys):
     for keyboard in (io.StringIO("piped"), Keyboard("")):
         with pytest.raises(DecodingError, match="no prompt"):
             read_prompts([], None, keyboard)
+    with pytest.raises(DecodingError, match=r"--prompts .*none\.txt: cannot be read"):
+        read_prompts([], str(tmp_path / "none.txt"), Keyboard())
 
 
 @pytest.fixture

@@ -26,7 +26,13 @@ def read_prompts(words: Sequence[str], file: str | None, keyboard: TextIO) -> li
     if file == "-":
         prompts += [line.rstrip("\n") for line in keyboard if line.strip()]
     elif file is not None:
-        text = Path(file).read_text(encoding="utf-8")
+        try:
+            text = Path(file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+            raise DecodingError(
+                f"--prompts {file}: cannot be read ({reason}); give a text file, a prompt a line"
+            ) from None
         prompts += [line for line in text.splitlines() if line.strip()]
     elif not words and keyboard.isatty():
         print("prompt: ", end="", file=sys.stderr, flush=True)
