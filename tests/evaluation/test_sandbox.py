@@ -11,6 +11,7 @@ import pytest
 
 from mars.evaluation import sandbox
 from mars.evaluation.sandbox import host, run_tests
+from mars.evaluation.sandbox.inside.clock import read_report
 
 from .processes import descendants, ended
 
@@ -169,3 +170,23 @@ def test_the_server_ends_with_its_parent(tmp_path: Path) -> None:
     out = subprocess.run(command, capture_output=True, text=True, timeout=60, env=here)
     pid = int(out.stdout)
     assert ended({pid})
+
+
+@pytest.mark.parametrize(("works", "said"), [(True, b"done"), (False, None)])
+def test_a_slow_machine_is_told_from_an_idle_program(works, said):
+    """A second of the wall clock is many times the limit; only who computes may take it."""
+    reader, writer = os.pipe()
+    script = (
+        "import os, sys, time\n"
+        "end = time.monotonic() + 1\n"
+        "while time.monotonic() < end:\n"
+        "    time.sleep(0.05)\n"
+        f"    sum(range({200_000 if works else 0}))\n"
+        f"os.write({writer}, b'done')\n"
+    )
+    with subprocess.Popen([sys.executable, "-I", "-S", "-c", script], pass_fds=[writer]) as child:
+        os.close(writer)
+        found = read_report(reader, (child.pid,), 0.15, 100)
+        child.kill()
+    os.close(reader)
+    assert found == said

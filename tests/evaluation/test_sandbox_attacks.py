@@ -44,10 +44,10 @@ def unharmed():
     assert run_tests(RIGHT, f"{TESTS}\n# {time.monotonic()}").passed
     assert host._server is server
     for _ in range(200):  # the last supervisor ends just after its answer
-        if descendants(server.process.pid) == before:
+        if descendants(server.process.pid) <= before:
             return
         time.sleep(0.02)
-    assert descendants(server.process.pid) == before
+    assert descendants(server.process.pid) <= before
 
 
 EVERYTHING_EQUAL = """
@@ -166,7 +166,7 @@ WRONG = {
 def test_wrong_programs_fail(name: str, unharmed: None) -> None:
     start = time.monotonic()
     assert not run_tests(WRONG[name], TESTS, timeout_s=QUICK).passed
-    assert time.monotonic() - start < PATIENCE * QUICK + 5
+    assert time.monotonic() - start < PATIENCE * QUICK + 5  # it hangs nowhere
 
 
 SEARCH = """

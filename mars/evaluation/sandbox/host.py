@@ -170,7 +170,8 @@ def run_tests(program: str, tests: str, *, timeout_s: float = 3.0, memory_mb: in
     Args:
         program: Python source that defines what is tested; not trusted.
         tests: Python source that uses those names; trusted, and run where the program is not.
-        timeout_s: limit on the CPU time of both together; wall-clock time: four times that.
+        timeout_s: limit on the CPU time of both together; time in which they compute
+            nothing: four times that; wall-clock time: thirty times.
         memory_mb: limit on the program's address space.
 
     Raises:

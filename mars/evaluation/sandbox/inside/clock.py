@@ -6,9 +6,12 @@ import os
 import select
 import time
 
-PATIENCE = 4.0
-"""Wall-clock time is limited to this many times the limit on CPU time."""
+PATIENCE = 30.0
+"""Wall-clock time is limited to this many times the limit on CPU time,"""
+IDLE = 4.0
+"""and time in which nothing is computed, as in a sleep, to this many times."""
 SHORTEST_S = 0.01
+PROGRESS_S = 0.001
 
 
 def read_report(descriptor: int, pids: tuple[int, ...], seconds: float, most: int) -> bytes | None:
@@ -21,9 +24,13 @@ def read_report(descriptor: int, pids: tuple[int, ...], seconds: float, most: in
         most: bytes; what is longer is not read on.
     """
     said = b""
-    end = time.monotonic() + PATIENCE * seconds
+    now, worked = time.monotonic(), 0.0
+    end, idle_end = now + PATIENCE * seconds, now + IDLE * seconds
     while len(said) < most:
-        left = min(end - time.monotonic(), seconds - cpu_seconds(pids))
+        now, spent = time.monotonic(), cpu_seconds(pids)
+        if spent > worked + PROGRESS_S:  # however slowly: others may have the processor
+            worked, idle_end = spent, now + IDLE * seconds
+        left = min(end - now, idle_end - now, seconds - spent)
         if left <= 0:
             return None
         # Two at work use up their time twice as fast.
