@@ -170,13 +170,15 @@ def claim_gpus(
     A GPU is a locked file in a folder of this machine, and the lock ends with the process, killed
     or not; what it starts by `exec` or `fork` shares it. Only one process at a time gathers GPUs
     (the others wait at a gate, in turn), so two that want several never wait for each other.
-    Nothing is claimed where there is no GPU, where a scheduler has handed out devices already
-    (SLURM), in what a process that has claimed some starts, and in what `accelerate` started.
+    In a job of SLURM the locks are that job's own: its devices may be numbered from 0, as another
+    job's are. Nothing is claimed where there is no GPU, in what a process that has claimed some
+    starts, and in what `accelerate` started.
 
     Args:
         count: GPUs wanted, at least 1.
         devices: those to choose from; by default all this process may use.
-        folder: where the locks are; by default one of the user's in the machine's temporary folder.
+        folder: where the locks are; by default one of the user's, and of the SLURM job step, in the
+            machine's temporary folder.
         say: called with a line for the user when the claim has to wait.
 
     Returns:
@@ -194,7 +196,9 @@ def claim_gpus(
             f"({', '.join(devices)}): set training.processes and evaluation.processes to no more, "
             "or run on a larger machine"
         )
-    folder = folder or Path(tempfile.gettempdir()) / f"mars-gpus-{os.getuid()}"
+    step = [os.environ[name] for name in ("SLURM_JOB_ID", "SLURM_STEP_ID") if name in os.environ]
+    name = "-".join(["mars-gpus", str(os.getuid()), *step])
+    folder = folder or Path(tempfile.gettempdir()) / name
     folder.mkdir(parents=True, exist_ok=True)
     claimed: list[str] = []
     told = False
@@ -216,7 +220,7 @@ def claim_gpus(
 
 
 _CLAIMED = "MARS_CLAIMED_GPUS"
-_HANDED_OUT = {"SLURM_JOB_ID", "LOCAL_RANK", _CLAIMED}
+_HANDED_OUT = {"LOCAL_RANK", _CLAIMED}
 
 
 def _lock(path: Path) -> bool:

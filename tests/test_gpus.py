@@ -30,7 +30,13 @@ os.write(events, f"- {os.getpid()} {' '.join(mine)}\\n".encode())
 
 @pytest.fixture(autouse=True)
 def _nothing_handed_out(monkeypatch):
-    for name in ("SLURM_JOB_ID", "LOCAL_RANK", "MARS_CLAIMED_GPUS", "CUDA_VISIBLE_DEVICES"):
+    for name in (
+        "SLURM_JOB_ID",
+        "SLURM_STEP_ID",
+        "LOCAL_RANK",
+        "MARS_CLAIMED_GPUS",
+        "CUDA_VISIBLE_DEVICES",
+    ):
         monkeypatch.setenv(name, "")  # (so that what a test sets is taken back)
         monkeypatch.delenv(name)
 
@@ -110,12 +116,24 @@ def test_a_wait_is_said_once(tmp_path):
     assert holder.wait() == 0
 
 
-@pytest.mark.parametrize("name", ["SLURM_JOB_ID", "LOCAL_RANK", "MARS_CLAIMED_GPUS"])
+@pytest.mark.parametrize("name", ["LOCAL_RANK", "MARS_CLAIMED_GPUS"])
 def test_what_others_handed_out_is_left_alone(tmp_path, monkeypatch, name):
     monkeypatch.setenv(name, "0")
     assert jobs.claim_gpus(1, ["0", "1"], tmp_path) == []
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
     assert not list(tmp_path.iterdir())
+
+
+def test_the_locks_of_a_slurm_step_are_its_own(tmp_path, monkeypatch):
+    """Two jobs may both call their device 0; within one, a local workflow shares nothing."""
+    monkeypatch.setattr(jobs.tempfile, "tempdir", str(tmp_path))
+    for number, step in (("7", "0"), ("8", "0"), ("8", "1")):
+        monkeypatch.setenv("SLURM_JOB_ID", number)
+        monkeypatch.setenv("SLURM_STEP_ID", step)
+        assert jobs.claim_gpus(1, ["0", "1"]) == ["0"]
+        monkeypatch.delenv("MARS_CLAIMED_GPUS")
+    assert jobs.claim_gpus(1, ["0", "1"]) == ["1"]  # of the same step
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_more_gpus_than_there_are_is_one_line(monkeypatch, capsys):
