@@ -100,7 +100,7 @@ def test_any_conversation_of_the_toy_world(messages, length):
 @pytest.fixture(scope="module")
 def smollm2():
     if not SMOLLM2.is_dir():
-        pytest.skip("no SmolLM2 checkpoint: `make smollm2` makes it")
+        pytest.skip("reads SmolLM2, a download of 93 MB: `make smollm2` makes it")
     return load_tokenizer(SMOLLM2)
 
 
@@ -129,7 +129,7 @@ def gsm8k(tmp_path_factory) -> Path:
     """GSM8K's training set as prompts and responses."""
     file = Path(os.environ.get("GSM8K_TRAIN", ""))
     if not file.is_file():
-        pytest.skip("no GSM8K: name its train.jsonl in GSM8K_TRAIN")
+        pytest.skip("reads real GSM8K, which is not part of the project: name its train.jsonl in GSM8K_TRAIN")
     made = tmp_path_factory.mktemp("gsm8k") / "rows.jsonl"
     with made.open("w", encoding="utf-8") as out:
         for line in file.read_text(encoding="utf-8").strip().split("\n"):

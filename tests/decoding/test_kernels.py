@@ -110,7 +110,7 @@ def test_a_model_keeps_its_own_attention_elsewhere(architecture):
 
 packable = pytest.mark.skipif(
     can_pack(copy.deepcopy(random_model()).float()) is not None,
-    reason="this PyTorch has no oneDNN",
+    reason="packs weights for oneDNN, which this PyTorch lacks",
 )
 
 
