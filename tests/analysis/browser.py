@@ -19,7 +19,9 @@ def chromium(profile: Path) -> Iterator[Any]:
     """A browser that records what its console says and what it asks the network for."""
     binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if not binary or not driver:
-        pytest.skip("needs chromium and chromedriver (Debian: chromium, chromium-driver)")
+        pytest.skip(
+            "tries the page in a browser: install chromium and chromedriver (Debian: chromium-driver)"
+        )
     webdriver = pytest.importorskip("selenium.webdriver")
     from selenium.webdriver.chrome.service import Service
 

@@ -97,7 +97,9 @@ def test_no_sign_is_left_that_latex_could_not_print(study, results):
                 assert line.replace("\\&", "").count("&") == width - 1, line
 
 
-@pytest.mark.skipif(not shutil.which("pdflatex"), reason="typesets the table with pdflatex, which is not installed")
+@pytest.mark.skipif(
+    not shutil.which("pdflatex"), reason="typesets the table with pdflatex, which is not installed"
+)
 def test_pdflatex_prints_every_table(study, results, tmp_path):
     parts = "\n\\clearpage\n".join(latex(table, True) for table in every_table(study, results))
     document = (

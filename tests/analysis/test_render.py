@@ -35,7 +35,9 @@ def write_to_a_full_device(file: Path) -> None:
         part.write_text("after\n", encoding="utf-8")
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="writes to /dev/full, which only Linux has")
+@pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="writes to /dev/full, which only Linux has"
+)
 def test_a_real_write_that_fails(tmp_path):
     with pytest.raises(OSError, match=r"No space left on device.*table2\.md") as caught:
         write_to_a_full_device(tmp_path / "table2.md")

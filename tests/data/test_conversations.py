@@ -129,7 +129,9 @@ def gsm8k(tmp_path_factory) -> Path:
     """GSM8K's training set as prompts and responses."""
     file = Path(os.environ.get("GSM8K_TRAIN", ""))
     if not file.is_file():
-        pytest.skip("reads real GSM8K, which is not part of the project: name its train.jsonl in GSM8K_TRAIN")
+        pytest.skip(
+            "reads real GSM8K, which is not part of the project: name its train.jsonl in GSM8K_TRAIN"
+        )
     made = tmp_path_factory.mktemp("gsm8k") / "rows.jsonl"
     with made.open("w", encoding="utf-8") as out:
         for line in file.read_text(encoding="utf-8").strip().split("\n"):

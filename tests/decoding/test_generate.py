@@ -209,7 +209,10 @@ def test_what_is_wrong_is_said_in_one_line(asked, message):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="packs weights for oneDNN, which this PyTorch lacks")
+@pytest.mark.skipif(
+    not torch.backends.mkldnn.is_available(),
+    reason="packs weights for oneDNN, which this PyTorch lacks",
+)
 def test_linears_are_packed_where_asked(monkeypatch):
     decoded = []
 
