@@ -20,7 +20,7 @@ def chromium(profile: Path) -> Iterator[Any]:
     binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if not binary or not driver:
         pytest.skip(
-            "tries the page in a browser: install chromium and chromedriver (Debian: chromium-driver)"
+            "tries a page in a browser: install chromium and chromedriver (chromium-driver)"
         )
     webdriver = pytest.importorskip("selenium.webdriver")
     from selenium.webdriver.chrome.service import Service

@@ -130,7 +130,7 @@ def gsm8k(tmp_path_factory) -> Path:
     file = Path(os.environ.get("GSM8K_TRAIN", ""))
     if not file.is_file():
         pytest.skip(
-            "reads real GSM8K, which is not part of the project: name its train.jsonl in GSM8K_TRAIN"
+            "reads real GSM8K, which is not in the project: name its train.jsonl in GSM8K_TRAIN"
         )
     made = tmp_path_factory.mktemp("gsm8k") / "rows.jsonl"
     with made.open("w", encoding="utf-8") as out:
