@@ -282,3 +282,16 @@ def test_a_learning_rate_of_its_own_is_the_variants_alone():
     study = parse_study(study_with("variants/mars_b8/learning_rate", 0.5))
     assert study.training_of("mars_b8").learning_rate == 0.5
     assert study.training_of("mars_b4") == study.training
+
+
+def test_a_limit_by_benchmark_cuts_the_named_ones_only():
+    made = parse_study(EMBEDDED).evaluation.model_copy(update={"limit": {"toy_gsm8k": 7}})
+    assert [made.limit_of(name) for name in ("toy_gsm8k", "toy_bbh")] == [7, None]
+    assert made.model_copy(update={"limit": 5}).limit_of("toy_bbh") == 5
+    assert made.model_copy(update={"limit": None}).limit_of("toy_bbh") is None
+
+
+def test_a_limit_of_a_benchmark_that_is_not_run_is_refused():
+    broken = EMBEDDED | {"evaluation": EMBEDDED["evaluation"] | {"limit": {"gsm8k": 3}}}
+    with pytest.raises(ConfigError, match=r"evaluation.limit.*gsm8k"):
+        parse_study(broken)

@@ -138,9 +138,11 @@ def locate(study: Source) -> tuple[Study, Path]:
     given = Path(study)
     folder = given if (given / "config.yaml").is_file() else _find(str(study))
     if folder is None:
+        there = sorted(path.parent.name for path in Path("results").glob("*/config.yaml"))
+        found = f"there are results of {', '.join(there)}" if there else "there are none of any"
         raise ResultsError(
-            f"{given}: no results of such a study; make them with `snakemake --cores 8 all "
-            f"--configfile config/{given.name}.yaml`, or name its results folder"
+            f"{given}: no results of such a study ({found}); make them with `snakemake --cores 8 "
+            "all --configfile FILE`, FILE being the study's, or name its results folder"
         )
     return load_study(folder / "config.yaml"), folder
 

@@ -45,7 +45,8 @@ def read_yaml(path: Path, what: str) -> Any:
     try:
         return yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        near = ", ".join(sorted(str(p) for p in path.parent.glob("*.yaml"))) or "none here"
+        places = [place for place in (path.parent, Path("config")) if any(place.glob("*.yaml"))]
+        near = ", ".join(sorted(str(p) for p in places[0].glob("*.yaml"))) if places else "none"
         raise ConfigError(f"{path}: no such file; {what}: {near}") from None
     except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
         raise ConfigError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None

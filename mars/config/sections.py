@@ -244,7 +244,10 @@ class Evaluation(Section):
     """Benchmarks and the thresholds they are run at."""
 
     benchmarks: dict[Name, Benchmark]
-    limit: int | None = Field(None, ge=1, description="documents a (sub-)task; null: all")
+    limit: Annotated[int, Field(ge=1)] | dict[Name, Annotated[int, Field(ge=1)]] | None = Field(
+        None,
+        description="documents a (sub-)task; by benchmark: those not named run whole; null: all",
+    )
     batch_size: int = Field(64, ge=1, description="rows decoded together")
     max_new_tokens: Annotated[int, Field(ge=1)] | Literal["task"] = Field(
         "task", description="task: the task's own budget"
@@ -269,3 +272,7 @@ class Evaluation(Section):
         1, ge=1, description="of one variant's evaluation, each on a GPU of its own"
     )
     threads: int = Field(1, ge=1, description="CPU threads of one process")
+
+    def limit_of(self, benchmark: str) -> int | None:
+        """Documents that each (sub-)task of a benchmark is cut to; None: all."""
+        return self.limit.get(benchmark) if isinstance(self.limit, dict) else self.limit

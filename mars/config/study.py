@@ -114,6 +114,9 @@ class Study(Section):
             raise ValueError("seeds, scales and evaluation.benchmarks need at least one entry")
         for name in self.evaluation.panels:
             known(name, self.evaluation.benchmarks, "evaluation.panels")
+        if isinstance(limits := self.evaluation.limit, dict):
+            for name in limits:
+                known(name, self.evaluation.benchmarks, "evaluation.limit")
         if rules := self.evaluation.acceptance:
             known(rules.variant, self.variants, "evaluation.acceptance.variant")
             known(rules.benchmark, self.evaluation.benchmarks, "evaluation.acceptance.benchmark")

@@ -85,7 +85,7 @@ def _fits(study: Study, benchmark: LoadedBenchmark, scale: str, source: Source) 
     lm = MarsLM(source, max_new_tokens=study.evaluation.max_new_tokens, **_widest(study, scale))
     key = f"evaluation.benchmarks.{benchmark.name}"
     try:
-        needs = lm.needs(requests(lm, benchmark, study.evaluation.limit))
+        needs = lm.needs(requests(lm, benchmark, study.evaluation.limit_of(benchmark.name)))
     except EvaluationError as error:
         raise EvaluationError(f"{key}: {error}") from None
     if not needs:

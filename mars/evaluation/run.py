@@ -84,7 +84,7 @@ def evaluate_variant(
             multiturn=benchmark.multiturn,
             readers=benchmark.readers,
         )
-        outcome = run_benchmark(lm, benchmark, study.evaluation.limit)
+        outcome = run_benchmark(lm, benchmark, study.evaluation.limit_of(benchmark.name))
         records = lm.scored(outcome.scores)
         names = {"study": study.study, "seed": seed, "scale": scale, "variant": variant}
         row = names | _row(benchmark, settings, outcome, records)

@@ -66,7 +66,8 @@ def decode_share(
                 readers=benchmark.readers,
             )
             known = {record.fingerprint for record in read_records(path)}
-            lm.decode_share(requests(lm, benchmark, made.limit), share.index, share.of, known)
+            wanted = requests(lm, benchmark, made.limit_of(benchmark.name))
+            lm.decode_share(wanted, share.index, share.of, known)
 
 
 def _share_file(path: Path, index: int | str) -> Path:

@@ -181,7 +181,7 @@ class _Costs:
         made = self.study.evaluation
         seconds, answers = 0.0, 0
         for benchmark in made.benchmarks:
-            documents = self.rates.documents(benchmark, made.limit)
+            documents = self.rates.documents(benchmark, made.limit_of(benchmark))
             length = self.rates.answer(benchmark, made.max_new_tokens)
             for decoding in self.study.decodings(variant, benchmark):
                 seconds += self.decoding(scale, documents, length, made.batch_size, decoding)
