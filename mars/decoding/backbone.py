@@ -252,7 +252,11 @@ class Backbone:
         ).last_hidden_state
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(N, D, V) of hidden states (N, D, H): only those that are read."""
+        """(N, D, V) of hidden states (N, D, H): only those that are read.
+
+        In the model's dtype: what reads them casts to float32, as ``generate`` of transformers
+        does, so that a bfloat16 model's most likely token is the same at τ = 1.
+        """
         self.work.heads += hidden.shape[0] * hidden.shape[1]
         logits: Tensor = self.head(hidden)
         return logits.to(self.device)  # the head may lie on another device than the first layer

@@ -49,6 +49,8 @@ class Piece(NamedTuple):
 class Run:
     """Prompts being answered, as many at once as there are slots.
 
+    Those that wait take their slots longest first, as a decoder's own ``generate`` has it.
+
     Args:
         decoder: a method bound to a model.
         tokenizer: the model's.
@@ -62,8 +64,10 @@ class Run:
         self._tokenizer, self._requests = tokenizer, requests
         columns = max((decoder.end(request) for request in requests), default=1)
         self._engine = Engine(decoder, slots, columns)
-        for request in requests:
-            self._engine.submit(request)
+        # prompt numbers by the engine's, which counts as they are submitted
+        self._order = sorted(range(len(requests)), key=lambda n: -len(requests[n].prompt_ids))
+        for number in self._order:
+            self._engine.submit(requests[number])
         self._done: dict[int, Answer] = {}
         self._seen: dict[int, int] = {}  # tokens of a row in flight that were turned into text
 
@@ -83,13 +87,14 @@ class Run:
         started = time.perf_counter()
         while self._engine.active or self._engine.waiting:
             finished = self._engine.step()
-            for number, generation in finished:
+            for place, generation in finished:
+                number = self._order[place]
                 new = generation.ids[self._seen.pop(number, 0) :]
                 answer = self._answer(number, generation, time.perf_counter() - started)
                 self._done[number] = answer
                 yield Piece(number, texts[number].push(new) + texts[number].close(), answer)
-            for number in self._in_flight() if as_it_comes else ():
-                ids = self._engine.so_far(number)
+            for place, number in self._in_flight() if as_it_comes else ():
+                ids = self._engine.so_far(place)
                 new, self._seen[number] = ids[self._seen.get(number, 0) :], len(ids)
                 if text := texts[number].push(new):
                     yield Piece(number, text, None)
@@ -97,12 +102,12 @@ class Run:
     def tokens_so_far(self) -> int:
         """Tokens kept up to now, of finished and of unfinished answers."""
         done = sum(answer.tokens for answer in self._done.values())
-        return done + sum(len(self._engine.so_far(number)) for number in self._in_flight())
+        return done + sum(len(self._engine.so_far(place)) for place, _ in self._in_flight())
 
-    def _in_flight(self) -> list[int]:
-        """Requests take slots in the order in which they came."""
-        begun = len(self._requests) - self._engine.waiting
-        return [number for number in range(begun) if number not in self._done]
+    def _in_flight(self) -> list[tuple[int, int]]:
+        """(number of the engine, number of the prompt); slots are taken in the engine's order."""
+        begun = self._order[: len(self._order) - self._engine.waiting]
+        return [(place, n) for place, n in enumerate(begun) if n not in self._done]
 
     def _answer(self, number: int, made: Generation, seconds: float) -> Answer:
         return Answer(
