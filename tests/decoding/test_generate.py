@@ -18,7 +18,8 @@ from mars.config import Decoding
 from mars.decoding import Request, make_decoder
 from mars.decoding.contract import DecodingError
 from mars.decoding.costs import CostTable
-from mars.decoding.generate import api, tables
+from mars.decoding.engine import Engine
+from mars.decoding.generate import api, run, tables
 from mars.decoding.generate.options import conversations
 from mars.decoding.linears import PackedLinear
 
@@ -112,6 +113,30 @@ def test_what_is_streamed_adds_up_to_the_answers(loaded):
         pieces += 1
     assert texts == [answer.text for answer in answers]
     assert pieces > 2 * len(PROMPTS)
+
+
+def test_waiting_prompts_take_their_slots_longest_first(loaded, monkeypatch):
+    """And texts, answers and thresholds stay with their prompts."""
+    prompts = [" ".join([PROMPTS[0]] * times) for times in (1, 3, 2, 4)]
+    taus = [1, 0.5, 0.95, 0.2]
+    waiting: list[Request] = []
+
+    class Spy(Engine):
+        def submit(self, request: Request) -> int:
+            waiting.append(request)
+            return super().submit(request)
+
+    monkeypatch.setattr(run, "Engine", Spy)
+    answers = mars.generate(prompts=prompts, tau=taus, slots=1, **loaded)
+    assert [request.tau for request in waiting] == [0.2, 0.5, 0.95, 1]
+    texts, order = [""] * len(prompts), []
+    for number, text in mars.stream(prompts=prompts, tau=taus, slots=1, **loaded):
+        texts[number] += text
+        order += [number] if number not in order else []
+    assert order == [3, 1, 2, 0]
+    assert texts == [answer.text for answer in answers]
+    for prompt, tau, answer in zip(prompts, taus, answers, strict=True):
+        assert list(answer.ids) == by_the_decoder(loaded, prompt, tau).ids
 
 
 def test_a_stop_sequence_is_no_part_of_the_answer(loaded):
