@@ -1,4 +1,4 @@
-"""What every measurement by the clock shares: the machine's name, and runs kept as they finish."""
+"""What measurements by the clock share: the machine's name and ceilings, finished runs kept."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import json
 import os
 import platform
 import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from torch import Tensor
 
 
 class MeasurementError(RuntimeError):
@@ -125,3 +129,104 @@ class Partial:
     def remove(self) -> None:
         """All is done: the output has everything."""
         self.path.unlink(missing_ok=True)
+
+
+# --------------------------------------------------------------------------- ceilings
+
+CEILING_SECONDS = 1.0
+"""Each ceiling is the best of as many repeats as fit into this time."""
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """The best this machine was seen to do.
+
+    Attributes:
+        flops: floating-point operations a second, of a large matrix product.
+        bytes: bytes a second, read from memory.
+    """
+
+    flops: float
+    bytes: float
+
+
+def ceilings(partial: Partial, dtype: torch.dtype, device: str) -> Ceilings:
+    """This machine's, measured once for all starts of a measurement."""
+    if "ceilings" not in partial:
+        partial.keep("ceilings", asdict(measure_ceilings(dtype, device)))
+    return Ceilings(**partial["ceilings"])
+
+
+def measure_ceilings(dtype: torch.dtype, device: str) -> Ceilings:
+    """Measure both, of ``dtype`` and of torch's threads, in about ``2 · CEILING_SECONDS``."""
+    with torch.inference_mode():
+        return Ceilings(_matmul_rate(dtype, device), _read_rate(device))
+
+
+def _matmul_rate(dtype: torch.dtype, device: str) -> float:
+    size = 8192 if device == "cuda" else 1024
+    left = torch.randn(size, size, device=device).to(dtype)
+    right = torch.randn(size, size, device=device).to(dtype)
+    made = torch.empty_like(left)
+    return 2 * size**3 / _best(lambda: torch.mm(left, right, out=made), device)
+
+
+def _read_rate(device: str) -> float:
+    """Of a matrix–vector product, which is what decoding one row does with the weights."""
+    columns = 4096
+    rows = _buffer_bytes(device) // (4 * columns)
+    matrix = torch.ones(rows, columns, device=device)
+    vector = torch.ones(columns, device=device)
+    made = torch.empty(rows, device=device)
+    seconds = _best(lambda: torch.mv(matrix, vector, out=made), device)
+    return matrix.nbytes / seconds
+
+
+def _buffer_bytes(device: str) -> int:
+    """Well beyond the last-level cache, so that little of it survives from repeat to repeat."""
+    if device == "cuda":
+        return 2**31
+    caches = Path("/sys/devices/system/cpu/cpu0/cache")
+    sizes = [file.read_text().strip() for file in caches.glob("index*/size")]
+    last = max((int(size[:-1]) * 2**10 for size in sizes if size.endswith("K")), default=0)
+    return min(max(4 * last, 2**28), 2**29)  # what fits beside the models, on a small machine
+
+
+def _best(run: Callable[[], Tensor], device: str) -> float:
+    """Seconds of the fastest of several runs, at least two, after one that is not timed."""
+    run()
+    best, spent, done = float("inf"), 0.0, 0
+    while spent < CEILING_SECONDS or done < 2:
+        start = clock(device)
+        run()
+        seconds = clock(device) - start
+        best, spent, done = min(best, seconds), spent + seconds, done + 1
+    return best
+
+
+def clock(device: str) -> float:
+    """Seconds now, once the device has done what it was given."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+# --------------------------------------------------------------------------- memory
+
+
+def most_allocated(run: Callable[[], object]) -> int:
+    """Bytes held at their most of the tensors that a call allocates on a CPU.
+
+    Counted tensor by tensor, so it is the call's own, whatever ran before in this process.
+    """
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as profile:
+        run()
+    found: Any = profile.profiler
+    events = [e for e in found.kineto_results.events() if e.name() == "[memory]"]
+    held = most = 0
+    for event in sorted(events, key=lambda e: int(e.start_ns())):
+        held += int(event.nbytes())
+        most = max(most, held)
+    return most

@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 
 from mars import streams
 from mars.data import Encoded
+from mars.measurement import clock, most_allocated
 from mars.streams import IGNORE, Layout, dense_mask
 from mars.training.attention import Documents, make_sight, packed_attention, shared_heads
 from mars.training.objectives import Batch, Objective
@@ -227,11 +228,8 @@ class Bench:
             held = [*self.model.parameters(), *self.model.buffers()]
             held += [v for state in self.optimizer.state.values() for v in state.values()]
             static = sum(x.nbytes for x in held if isinstance(x, Tensor))
-            with torch.profiler.profile(
-                activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
-            ) as profile:
-                self._step(method, batch)
-        return (static + _most_allocated(profile)) / 2**20
+            most = most_allocated(lambda: self._step(method, batch))
+        return (static + most) / 2**20
 
     def _step(self, method: Method, batch: Batch) -> None:
         self.optimizer.zero_grad(set_to_none=True)
@@ -242,16 +240,4 @@ class Bench:
         self.optimizer.step()
 
     def _now(self) -> tuple[float, float]:
-        if self.model.device.type == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter(), time.process_time()
-
-
-def _most_allocated(profile: Any) -> int:
-    """The most bytes that were held at once, of those that a profiled region allocated."""
-    events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
-    held = most = 0
-    for event in sorted(events, key=lambda e: int(e.start_ns())):
-        held += int(event.nbytes())
-        most = max(most, held)
-    return most
+        return clock(self.model.device.type), time.process_time()

@@ -27,7 +27,7 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 from mars import models, streams
 from mars.config import Study, TrainingCost
 from mars.data import Encoded, load_examples
-from mars.measurement import Partial, versions, warn_if_busy
+from mars.measurement import Partial, ceilings, versions, warn_if_busy
 from mars.training import cost
 from mars.training.cost import Bench, Method, packed_batch, released_batch
 from mars.training.objectives import make_objective
@@ -36,7 +36,7 @@ from mars.training.run import check_context, parameter_dtype, recompute_activati
 COLUMNS = (
     "study", "seed", "scale", "method", "variant", "block_size", "repeat", "conversations",
     "steps", "tokens", "columns", "seconds", "cpu_seconds", "tokens_per_s", "gflops",
-    "gflops_per_s", "peak_memory_mb", "checkpoint",
+    "gflops_per_s", "peak_gflops_per_s", "peak_memory_mb", "checkpoint",
 )  # fmt: skip
 
 
@@ -76,7 +76,14 @@ def measure_training_cost(study: Study, seed: int, checkpoint: Path | str, out: 
     bench = Bench(model, study.training.max_grad_norm, dtype == "bfloat16")
     finished.begin_session()
     _measure(bench, methods, asked.repeats, finished)
-    named = {"study": study.study, "seed": seed, "scale": asked.scale, "checkpoint": identity}
+    best = ceilings(finished, getattr(torch, dtype), device)
+    named = {
+        "study": study.study,
+        "seed": seed,
+        "scale": asked.scale,
+        "peak_gflops_per_s": round(best.flops / 1e9, 2),
+        "checkpoint": identity,
+    }
     rows = [
         _row(bench, methods, method, repeat, finished, named)
         for repeat in range(asked.repeats)
@@ -224,6 +231,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
             f"step_vs_{like}": round(median(seconds), 3),
             f"memory_vs_{like}": round(memory / base[mine[0]["repeat"]]["peak_memory_mb"], 3),
             "gflops_per_s": round(median(row["gflops_per_s"] for row in mine), 2),
+            "mfu": round(median(row["gflops_per_s"] / row["peak_gflops_per_s"] for row in mine), 4),
         }
     return {"scale": rows[0]["scale"], "runs": len(rows), "methods": found}
 
@@ -273,6 +281,7 @@ def _manifest(
         "warm_up": "a run of each method, dropped",
         "memory": "tensors at their most in a step: weights, gradients, AdamW's state, activations",
         "flops": "computed, a backward pass taken as twice its forward",
+        "peak_gflops_per_s": "of a large matrix product in this dtype, measured here",
         "interruptions": len(sessions) - 1,
         "sessions": {str(number): session for number, session in enumerate(sessions)},
     }

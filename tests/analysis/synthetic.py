@@ -350,6 +350,7 @@ def write_training_cost(study: Study, results: Path, seed: int) -> None:
                     "tokens_per_s": tokens / seconds,
                     "gflops": 4.0 * slower,
                     "gflops_per_s": 4.0 * slower / seconds,
+                    "peak_gflops_per_s": 60.0,
                     "peak_memory_mb": memory,
                 }
             )

@@ -37,11 +37,18 @@ released,mars_b4,4,2,8.8,120
 
 @pytest.fixture
 def table(study: Study, partial: Path):
+    return measured(study, partial)
+
+
+def measured(study: Study, partial: Path, peak: str = ""):
+    """The table of ``FIXED``, in a file with the column of ceilings or, an older one, without."""
     lines = ["method,variant,block_size,repeat,seconds,peak_memory_mb,scale,conversations,steps,"]
     lines[0] += "tokens,columns,tokens_per_s,gflops,gflops_per_s"
+    lines[0] += ",peak_gflops_per_s" * bool(peak)
     for line in FIXED.splitlines():
         seconds = float(line.split(",")[4])
-        lines.append(f"{line},toy-m,64,2,4000,5000,{4000 / seconds},10,{10 / seconds}")
+        found = f"{line},toy-m,64,2,4000,5000,{4000 / seconds},10,{10 / seconds}"
+        lines.append(found + f",{peak}" * bool(peak))
     path = partial / "seed0" / "training_cost.csv"
     path.write_text("\n".join(lines) + "\n")
     return build("training_overhead", study, partial)
@@ -77,6 +84,17 @@ def test_ratios_are_the_ones_worked_out_by_hand(
 
 def test_the_spread_of_a_ratio_is_that_of_its_repeats(table):
     assert row(table, "MARS", block_size=4)["step_ratio"].sd == pytest.approx(0.1)
+
+
+def test_mfu_is_a_share_of_the_measured_ceiling(study, partial):
+    found = row(measured(study, partial, peak="50"), "MARS", block_size=4)["mfu"]
+    assert found.value == pytest.approx(100 * 10 / 1.4 / 50)  # per cent; 1.2, 1.4 and 6.4 s
+
+
+def test_an_older_file_has_no_mfu(table):
+    mine = row(table, "MARS", block_size=4)
+    assert mine["gflops"].value == pytest.approx(10 / 1.4)
+    assert mine["mfu"] is None
 
 
 def test_ours_and_released_stand_beside_the_papers_ratios(table):

@@ -13,10 +13,11 @@ import torch
 
 from mars.config import Study
 from mars.config.speed import Continuous, Replay
+from mars import measurement
 from mars.decoding import costs
 from mars.evaluation import throughput
 from mars.evaluation.source import EvaluationError
-from mars.evaluation.throughput import ceilings, grid
+from mars.evaluation.throughput import grid, profile
 from mars.evaluation.throughput.stages import continuous_requests
 from mars.measurement import Partial
 
@@ -37,7 +38,7 @@ def name(row: dict[str, str]) -> str:
 
 @pytest.fixture
 def small(study: Study, monkeypatch: pytest.MonkeyPatch) -> Study:
-    monkeypatch.setattr(ceilings, "SECONDS", 0.0)
+    monkeypatch.setattr(measurement, "CEILING_SECONDS", 0.0)
     monkeypatch.setattr(costs, "CELL_SECONDS", 0.0)
     assert study.throughput is not None
     changed = {

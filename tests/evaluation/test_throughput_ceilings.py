@@ -9,9 +9,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache
 
+from mars import measurement
 from mars.decoding import Request
 from mars.decoding.contract import Work
-from mars.evaluation.throughput import ceilings
+from mars.evaluation.throughput import counted
 from mars.evaluation.throughput.opponents import TransformersGenerate
 from mars.evaluation.throughput.released import ReleasedDecoder
 
@@ -54,8 +55,8 @@ def test_flops_are_those_of_the_matrix_products(architecture):
         # attention as plain matrix products, which the counter sees
         with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
             decoder.generate(asked)
-        counted = ceilings.flops(decoder.work, model.config)
-        assert counted == pytest.approx(counter.get_total_flops(), rel=0.02), decoder
+        found = counted.flops(decoder.work, model.config)
+        assert found == pytest.approx(counter.get_total_flops(), rel=0.02), decoder
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -67,17 +68,17 @@ def test_bytes_are_those_of_weights_and_cache(architecture):
     weights = sum(
         module.weight.nbytes for module in model.modules() if isinstance(module, torch.nn.Linear)
     )
-    one = ceilings.bytes_moved(Work(forwards=1), model.config, torch.float32)
+    one = counted.bytes_moved(Work(forwards=1), model.config, torch.float32)
     assert one == weights
-    written = ceilings.bytes_moved(Work(tokens=3), model.config, torch.float32)
-    read = ceilings.bytes_moved(Work(cached=3), model.config, torch.float32)
+    written = counted.bytes_moved(Work(tokens=3), model.config, torch.float32)
+    read = counted.bytes_moved(Work(cached=3), model.config, torch.float32)
     assert written == read == kept
-    halves = ceilings.bytes_moved(Work(forwards=1, cached=3), model.config, torch.bfloat16)
+    halves = counted.bytes_moved(Work(forwards=1, cached=3), model.config, torch.bfloat16)
     assert halves == (weights + kept) / 2
 
 
 def test_ceilings_are_measured(monkeypatch):
-    monkeypatch.setattr(ceilings, "SECONDS", 0.0)
-    made = ceilings.measure_ceilings(torch.float32, "cpu")
+    monkeypatch.setattr(measurement, "CEILING_SECONDS", 0.0)
+    made = measurement.measure_ceilings(torch.float32, "cpu")
     assert made.flops > 1e8
     assert made.bytes > 1e8

@@ -2,12 +2,13 @@
 
 import csv
 import json
+from statistics import median
 
 import pytest
 import torch
 from tiny_training import EXAMPLES, KEYS, build_model, build_study, objective
 
-from mars import models
+from mars import measurement, models
 from mars.config import ConfigError, TrainingCost, parse_study
 from mars.streams import IGNORE
 from mars.training import cost_study
@@ -104,7 +105,8 @@ def test_what_is_computed_is_counted(model):
 
 
 @pytest.fixture
-def study(rows):
+def study(rows, monkeypatch):
+    monkeypatch.setattr(measurement, "CEILING_SECONDS", 0.0)
     asked = {"scale": "s", "variants": ["mars"], "released": "mars", "conversations": 6}
     return build_study(rows).model_copy(
         update={"training_cost": TrainingCost(**asked, steps=2, repeats=3)}
@@ -167,11 +169,15 @@ def test_a_study_is_measured(study, base, tmp_path, capsys):
         assert float(row["tokens_per_s"]) == pytest.approx(rate, rel=1e-2)
         assert int(row["columns"]) >= int(row["tokens"])
     assert len({row["peak_memory_mb"] for row in found if row["method"] == "mars"}) == 1
+    (peak,) = {float(row["peak_gflops_per_s"]) for row in found}
+    shares = [float(r["gflops_per_s"]) / peak for r in found if r["method"] == "mars"]
+    assert 0 < max(shares) < 1
     told = json.loads(said.out.splitlines()[-1])
     assert list(told["methods"]) == [
         *("ar_sft ar_sft", "mars mars", "ar_released ar_sft", "released mars"),
     ]
     assert told["methods"]["ar_sft ar_sft"]["step_vs_ar_sft"] == 1.0
+    assert told["methods"]["mars mars"]["mfu"] == pytest.approx(median(shares), abs=1e-4)
     assert told["methods"]["ar_released ar_sft"]["step_vs_ar_released"] == 1.0
     assert "12/12" in said.err
     where = json.loads(out.with_suffix(".environment.json").read_text())

@@ -57,7 +57,7 @@ def training_overhead(study: Study, results: Path) -> Table:
     return Table("training_overhead", title, _columns(steps), [Section(title, rows)], _notes(study))
 
 
-MEASURED = ("step", "step_ratio", "memory", "memory_ratio", "rate", "gflops")
+MEASURED = ("step", "step_ratio", "memory", "memory_ratio", "rate", "gflops", "mfu")
 """Of a row, what the cost study measures."""
 
 
@@ -93,6 +93,7 @@ class Steps:
             "rate": Repeated.of(list(mine["tokens_per_s"])),
             "gflops": Repeated.of(list(mine["gflops_per_s"])),
         }
+            "mfu": Repeated.of(list(100 * mine["gflops_per_s"] / mine["peak_gflops_per_s"])),
         if base is not None:
             ratios = {
                 "step_ratio": per_step / (base["seconds"] / base["steps"]),
@@ -118,6 +119,7 @@ def _columns(steps: Steps | None) -> list[Column]:
         Column("rate", "Tokens/s", decimals=0, spread=True),
         Column("gflops", "GFLOP/s", decimals=1, spread=True),
     ]
+        Column("mfu", "MFU (%)", decimals=1, spread=True),
     return [
         Column("scale", "Scale", text=True),
         Column("model", "Model", text=True),
@@ -155,8 +157,9 @@ def _notes(study: Study) -> list[str]:
             "ratios within a repeat. Examples, tokens an example, FLOP and training seconds are of "
             "the training runs, which may have shared the machine.",
             "Tokens/s are of conversations (one stream). GFLOP/s are what was computed, a backward "
-            "pass taken as twice its forward. Memory is that of tensors at their most in a step: "
-            "weights, gradients, AdamW's state and activations.",
+            "pass taken as twice its forward, padding included; MFU is their share of what a large "
+            "matrix product reached on the same machine in the same precision. Memory is that of "
+            "tensors at their most in a step: weights, gradients, AdamW's state and activations.",
             f"‘{RELEASED}’ and ‘{AR_RELEASED}’ are the same objectives laid out as in the released "
             "code: a row for each conversation, padded to the longest, logits of every column, "
             "and for MARS both streams whole under a dense mask. The ratios of the one are to the "

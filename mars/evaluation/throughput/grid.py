@@ -17,7 +17,7 @@ import json
 import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,19 +31,13 @@ from mars.evaluation.lm_eval_model import MarsLM
 from mars.evaluation.records import decoding_code, fingerprint, write_atomically
 from mars.evaluation.source import EvaluationError, Source, choose_device, open_checkpoint
 from mars.evaluation.throughput import profile
-from mars.evaluation.throughput.ceilings import (
-    Ceilings,
-    bytes_moved,
-    clock,
-    flops,
-    measure_ceilings,
-)
+from mars.evaluation.throughput.counted import bytes_moved, flops
 from mars.evaluation.throughput.machine import manifest, peak_memory_mb
 from mars.evaluation.throughput.methods import Batch, Method, Workbench
 from mars.evaluation.throughput.prepare import load_models, table_of_costs
 from mars.evaluation.throughput.stages import Stage, only_one_token, positions_needed, stages
 from mars.evaluation.throughput.summary import lines, summary
-from mars.measurement import Partial, versions, warn_if_busy
+from mars.measurement import Partial, ceilings, clock, versions, warn_if_busy
 
 COLUMNS = (
     "study", "seed", "scale", "benchmark", "part", "acceptance", "batch_size", "method", "cache",
@@ -64,14 +58,12 @@ class _Run:
         first_tokens: of each batch, seconds in which it yields one token, measured apart.
         made: the responses.
         work: what the model computed.
-        peak_memory_mb: see ``machine``.
     """
 
     seconds: float
     first_tokens: list[float]
     made: list[Generation]
     work: Work
-    peak_memory_mb: float
 
 
 def measure(
@@ -104,7 +96,7 @@ def measure(
     again = open_checkpoint(ar_checkpoint, study.training.dtype, device)
     models = load_models(grid, ours, theirs, again, partial)
     costs = table_of_costs(grid, size, models, max(map(len, ids)), partial)
-    ceilings = _ceilings(models.mars.dtype, device, partial)
+    best = ceilings(partial, models.mars.dtype, device)
     positions = max(positions_needed(grid, ids), models.mars.config.max_position_embeddings)
     bench = Workbench(grid, size, models, costs, positions, device)
     named = {
@@ -112,14 +104,14 @@ def measure(
         "seed": seed,
         "scale": grid.scale,
         "benchmark": grid.benchmark,
-        "peak_gflops_per_s": round(ceilings.flops / 1e9, 2),
-        "peak_gbytes_per_s": round(ceilings.bytes / 1e9, 3),
+        "peak_gflops_per_s": round(best.flops / 1e9, 2),
+        "peak_gbytes_per_s": round(best.bytes / 1e9, 3),
     }
     todo = list(stages(bench, ids, seed))
     rows = _measure_all(todo, grid.repeats, named, device, partial)
     profiles = _profile_all(todo, named, device, partial)
     sessions = partial.sessions
-    made = manifest(grid, device, ours.dtype, models, costs, ceilings, positions, sessions)
+    made = manifest(grid, device, ours.dtype, models, costs, best, positions, sessions)
     write_atomically(out.with_suffix(".costs.json"), costs.text())
     write_atomically(out.with_suffix(".environment.json"), json.dumps(made, indent=2) + "\n")
     write_atomically(out.with_suffix(".profile.csv"), _as_csv(profiles, profile.COLUMNS))
@@ -156,12 +148,6 @@ def _fingerprint(
             "code": [hashlib.sha256(code).hexdigest(), decoding_code("ar"), decoding_code("mars")],
         }
     )
-
-
-def _ceilings(dtype: torch.dtype, device: str, partial: Partial) -> Ceilings:
-    if "ceilings" not in partial:
-        partial.keep("ceilings", asdict(measure_ceilings(dtype, device)))
-    return Ceilings(**partial["ceilings"])
 
 
 # --------------------------------------------------------------------------- the loop
@@ -205,8 +191,10 @@ def _measure_stage(
             else:
                 if method.label not in warm:
                     _warm_up_all(stage, device)
+                    _measure_memory(stage, device, partial)
                     warm = {method.label for method in stage.methods}
-                partial.keep(key, _row(stage, method, repeat, named, device))
+                memory = {"peak_memory_mb": partial[_memory(stage, method)]}
+                partial.keep(key, _row(stage, method, repeat, {**named, **memory}, device))
                 progress.update()
             rows.append(partial[key])
     return rows
@@ -225,6 +213,18 @@ def _warm_up_all(stage: Stage, device: str) -> None:
     clock(device)
 
 
+def _memory(stage: Stage, method: Method) -> str:
+    """The key of a method's peak memory among what is kept."""
+    return f"memory: {stage.name} {stage.batch_size} {method.label}"
+
+
+def _measure_memory(stage: Stage, device: str, partial: Partial) -> None:
+    """Each method's peak memory, of the stage's longest batch; measured once a measurement."""
+    for method in stage.methods:
+        if (key := _memory(stage, method)) not in partial:
+            partial.keep(key, round(peak_memory_mb(method, stage.longest, device), 1))
+
+
 def _time(method: Method, batches: Sequence[Batch], device: str) -> _Run:
     """Decode all batches under the clock; before that, each one's first tokens."""
     first_tokens = []
@@ -233,13 +233,11 @@ def _time(method: Method, batches: Sequence[Batch], device: str) -> _Run:
         start = clock(device)
         method.decode(asked)
         first_tokens.append(clock(device) - start)
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
     method.decoder.work = Work()
     start = clock(device)
     made = method.run(batches)
     seconds = clock(device) - start
-    return _Run(seconds, first_tokens, made, method.decoder.work, peak_memory_mb(device))
+    return _Run(seconds, first_tokens, made, method.decoder.work)
 
 
 def _row(
@@ -275,7 +273,6 @@ def _row(
         "gbytes_per_s": round(
             bytes_moved(run.work, method.model.config, method.model.dtype) / run.seconds / 1e9, 3
         ),
-        "peak_memory_mb": round(run.peak_memory_mb, 1),
     }
     return {column: "" if values[column] is None else values[column] for column in COLUMNS}
 

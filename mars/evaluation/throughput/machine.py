@@ -1,10 +1,8 @@
-"""Where a grid was measured: the manifest beside it, and the machine's memory."""
+"""Where a grid was measured: the manifest beside it, and the memory that each method takes."""
 
 from __future__ import annotations
 
 import os
-import resource
-import sys
 from dataclasses import asdict
 from typing import Any
 
@@ -12,17 +10,29 @@ import torch
 
 from mars.config import Throughput
 from mars.decoding.costs import CostTable
-from mars.evaluation.throughput.ceilings import Ceilings
-from mars.evaluation.throughput.methods import Models
-from mars.measurement import versions
+from mars.evaluation.throughput.methods import Batch, Method, Models
+from mars.measurement import Ceilings, most_allocated, versions
 
 
-def peak_memory_mb(device: str) -> float:
-    """On a GPU of this run; on a CPU of the process so far, which holds every method's model."""
+def peak_memory_mb(method: Method, batch: Batch, device: str) -> float:
+    """MiB held at their most while a method decodes a batch, in a pass that is not timed.
+
+    On a CPU of its own tensors, counted one by one: weights, cache and activations. On a GPU of
+    all that PyTorch holds there, the other methods' weights included.
+    """
     if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        method.decode(batch)
         return torch.cuda.max_memory_allocated() / 2**20
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**20 if sys.platform == "darwin" else 2**10)
+    return (_bytes_of(method.model) + most_allocated(lambda: method.decode(batch))) / 2**20
+
+
+def _bytes_of(model: torch.nn.Module) -> int:
+    """Of parameters, buffers, and what a layer keeps beside them, as a weight packed for oneDNN."""
+    held = [*model.parameters(), *model.buffers()]
+    held += [value for module in model.modules() for value in vars(module).values()]
+    tensors = {id(one): one for one in held if isinstance(one, torch.Tensor)}
+    return sum(one.nbytes for one in tensors.values())
 
 
 def manifest(

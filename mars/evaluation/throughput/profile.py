@@ -12,9 +12,9 @@ from typing import Any
 from torch.profiler import ProfilerActivity, profile
 
 from mars.decoding.contract import Work
-from mars.evaluation.throughput.ceilings import clock
 from mars.evaluation.throughput.methods import Batch, Method
 
+from mars.measurement import clock
 COLUMNS = (
     "study", "seed", "scale", "part", "acceptance", "batch_size", "method", "cache", "cache_block",
     "draft", "scheduling", "model_forwards", "model_tokens", "ms", "linear_ms", "attention_ms",
