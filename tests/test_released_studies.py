@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
+from mars.analysis.missing import missing
 from mars.analysis.parts import applies
-from mars.analysis.results import missing
 from mars.config import ConfigError, Study, dump_study, load_study, parse_study
 
 ROOT = Path(__file__).resolve().parents[1]

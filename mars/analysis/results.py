@@ -1,16 +1,14 @@
-"""Reading a study's results folder, and saying what it lacks.
+"""Reading a study's results folder.
 
 ``results`` is always the folder of one study, ``results/<study>``. Loaders return what is there of
 the study's own runs: a file that does not exist yet adds no rows, and neither does one that a
-removed seed, scale or variant left behind. :func:`missing` lists the gaps and the command that
-fills each.
+removed seed, scale or variant left behind.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -289,6 +287,22 @@ def as_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(k): v for k, v in row.items()} for row in frame.to_dict("records")]
 
 
+CELL = ("scale", "variant", "benchmark", "decoder", "block_size", "tau", "rule")
+"""What a number of the evaluation is of, but for the seed."""
+
+
+def of_every_seed(study: Study, frame: pd.DataFrame, cell: Sequence[str]) -> pd.DataFrame:
+    """The rows of those cells that every seed of the study has: for numbers over seeds.
+
+    A number over fewer seeds is another number, and beside whole ones it would not show.
+
+    Args:
+        cell: the columns that tell cells apart.
+    """
+    groups = frame.groupby(list(cell), observed=True, dropna=False)
+    return frame[groups["seed"].transform("nunique") == len(study.seeds)]
+
+
 # ------------------------------------------------------------------------------------- records
 
 
@@ -305,85 +319,3 @@ def iter_records(path: Path) -> Iterator[dict[str, Any]]:
                     raise ResultsError(
                         f"{path}: line {number} is not JSON; delete it and evaluate again"
                     ) from None
-
-
-# ------------------------------------------------------------------------------------- missing
-
-
-@dataclass(frozen=True)
-class Missing:
-    """A result that is not there, and the command that makes it.
-
-    ``source`` says what lacks it: ("evaluation", scale, variant), ("throughput",), ….
-    """
-
-    what: str
-    command: str
-    source: tuple[str, ...] = ()
-
-
-def missing(study: Study, results: Path) -> list[Missing]:
-    """What a study's results lack, in the order in which it would be made."""
-    gaps = []
-
-    def add(what: str, source: tuple[str, ...], *targets: Path) -> None:
-        names = " ".join(t.as_posix() for t in targets)
-        forced = f" --forcerun {names}" if all(t.exists() for t in targets) else ""
-        # the target comes first: --configfile takes every word that follows it
-        gaps.append(
-            Missing(
-                what,
-                f"snakemake --cores 8 {names}{forced} --configfile config/{study.study}.yaml",
-                source,
-            )
-        )
-
-    have = load_evaluation(study, results)
-    fields = ["seed", "scale", "variant", "benchmark", "decoder", "block_size", "tau", "rule"]
-    known = set(have[fields].itertuples(index=False, name=None))
-    for seed in study.seeds:
-        for scale, variant in study.runs():
-            folder = run_folder(results, seed, scale, variant)
-            where = f"seed {seed}, {scale}, {variant}"
-            evaluated = ("evaluation", scale, variant)
-            if study.is_trained(variant):
-                lost = [n for n in ("training.csv", "training.json") if not (folder / n).exists()]
-                if lost:
-                    add(
-                        f"training of {where}",
-                        ("training", scale, variant),
-                        *(folder / n for n in lost),
-                    )
-            if not (folder / "evaluation.csv").exists():
-                add(f"evaluation of {where}", evaluated, folder / "evaluation.csv")
-                continue
-            for benchmark in study.evaluation.benchmarks:
-                wanted = [
-                    (seed, scale, variant, benchmark, d.decoder, d.block_size, d.tau, d.rule)
-                    for d in study.decodings(variant, benchmark)
-                ]
-                absent = [w for w in wanted if w not in known]
-                if absent:
-                    taus = ", ".join(dict.fromkeys(f"{w[4]} τ {w[6]:g} {w[7]}" for w in absent))
-                    what = f"evaluation of {where} on {benchmark} ({taus})"
-                    add(what, evaluated, folder / "evaluation.csv")
-        for what, source, files in (
-            ("wall-clock grid", "throughput", throughput_files(study, results)),
-            ("arrival trace", "arrivals", arrivals_files(study, results)),
-            ("training cost", "training_cost", training_cost_files(study, results)),
-        ):
-            if seed in files and not files[seed].exists():
-                add(f"{what} of seed {seed}", (source,), files[seed])
-    for scale, variant in study.left_out():
-        own = f"--config study={study.study}_trained checkpoints=trained"
-        what = f"{variant} at {scale}: its authors released no checkpoint of it; trained, it is a"
-        gaps.append(
-            Missing(
-                f"{what} study of its own",
-                f"snakemake --cores 8 --configfile config/{study.study}.yaml {own} -- all",
-                ("evaluation", scale, variant),
-            )
-        )
-    if not (results / "environment.json").exists():
-        add("the run's environment", ("environment",), results / "environment.json")
-    return gaps

@@ -13,8 +13,9 @@ from rich.table import Table as Drawn
 from rich.text import Text
 
 from mars.analysis import labels
+from mars.analysis.missing import missing
 from mars.analysis.render import Column, Row, Section, Table, is_absent, show
-from mars.analysis.results import ResultsError, missing
+from mars.analysis.results import ResultsError
 from mars.analysis.statistics import Estimate, Repeated
 from mars.analysis.summary import mean_over, summarise
 from mars.analysis.tables import TABLES, build

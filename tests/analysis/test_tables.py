@@ -14,6 +14,7 @@ import pytest
 
 from mars.analysis import durations, labels, paper
 from mars.analysis.figures import loss_curves
+from mars.analysis.missing import missing
 from mars.analysis.parts import COMPARED, FORMS
 from mars.analysis.results import (
     ARRIVALS_COLUMNS,
@@ -24,7 +25,6 @@ from mars.analysis.results import (
     load_evaluation,
     load_throughput,
     load_training,
-    missing,
 )
 from mars.analysis.statistics import holm
 from mars.analysis.summary import summarise
@@ -189,8 +189,21 @@ def test_missing_lists_each_gap_with_its_command(study, results, partial):
         ("arrival trace of seed 0", "arrivals.csv"),
     ):
         target = f"{partial.as_posix()}/seed0/{file}"
-        command = f"snakemake --cores 8 {target} --configfile config/embedded.yaml"
-        assert found[what] == command
+        assert found[what] == f"snakemake --cores 8 {target}"  # embedded is what it runs unasked
+
+
+def test_the_command_for_a_gap_names_the_configuration_as_it_was_run(study, partial):
+    (partial / "seed0/toy-m/mars_b8/evaluation.csv").unlink()
+    path = partial / "seed0/toy-s/mars_b16/evaluation.csv"
+    frame = pd.read_csv(path)
+    frame[frame["benchmark"] != "toy_gpqa"].to_csv(path, index=False)
+    changed = parse_study(study.model_dump(mode="json") | {"data_root": "here"})
+    commands = [gap.command for gap in missing(changed, partial)]
+    config = f"--configfile {partial.as_posix()}/config.yaml"
+    assert len(commands) == 2
+    assert all(command.endswith(config) for command in commands)
+    assert "--forcerun" not in commands[0]
+    assert f"--forcerun {path.as_posix()} --conf" in commands[1]  # it is there, and lacks rows
 
 
 def test_scores_are_paired_by_document(study, results):

@@ -64,6 +64,10 @@ def test_a_second_run_does_nothing(finished):
     assert finished.jobs() == set()
 
 
+def test_the_configuration_as_it_was_run_is_the_same_study(finished):
+    assert finished.jobs("--configfile", "results/embedded/config.yaml") == set()
+
+
 def test_an_objective_retrains_its_own_variants_and_what_follows(changed):
     jobs = changed("mars/training/objectives/mars.py")
     assert variants(jobs, "train") == set(MARS)

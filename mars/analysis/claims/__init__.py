@@ -16,7 +16,8 @@ from mars.analysis.claims.evidence import Evidence
 from mars.analysis.claims.measured import TAU, Measured
 from mars.analysis.claims.printed import Printed
 from mars.analysis.claims.verdict import UNMEASURED, Verdict, of_claim, of_number
-from mars.analysis.results import Missing, load_training_cost, missing
+from mars.analysis.missing import Missing, missing
+from mars.analysis.results import load_training_cost, of_every_seed
 from mars.analysis.speed import load_grid
 from mars.analysis.statistics import Estimate
 from mars.analysis.summary import summarise
@@ -92,8 +93,8 @@ def judge(claim: Claim, evidence: Evidence, beside: Evidence | None = None) -> F
 
 def findings(study: Study, results: Path) -> list[Finding]:
     """Every claim, judged by what a study measured; the paper's numbers beside."""
-    grid, costs = load_grid(study, results, TAU), load_training_cost(study, results)
-    evidence = Measured(summarise(study, results), grid, costs)
+    costs = of_every_seed(study, load_training_cost(study, results), ["variant", "method"])
+    evidence = Measured(summarise(study, results), load_grid(study, results, TAU), costs)
     theirs = Printed([c for c in labels.columns(study).values() if c in paper.COLUMNS])
     gaps = missing(study, results)
     return [_with_gaps(judge(claim, evidence, theirs), gaps) for claim in claims()]

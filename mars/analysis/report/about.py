@@ -6,8 +6,8 @@ import html
 from pathlib import Path
 
 from mars.analysis import labels
+from mars.analysis.missing import missing
 from mars.analysis.parts import applies
-from mars.analysis.results import missing
 from mars.config import Study
 
 
