@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from mars.analysis import statistics as st
-from mars.analysis.results import load_arrivals
+from mars.analysis.results import load_arrivals, of_every_seed
 from mars.analysis.statistics import Estimate
 from mars.config import Study
 from mars.config.speed import Trace
@@ -35,7 +35,7 @@ class Served:
 
 def served(study: Study, results: Path) -> list[Served]:
     """Every policy's phases and then its whole trace, policies in the order they were run."""
-    runs = load_arrivals(study, results)
+    runs = of_every_seed(study, load_arrivals(study, results), ["policy"])
     found = []
     for policy in runs["policy"].unique():
         mine = runs[runs["policy"] == policy]

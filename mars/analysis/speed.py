@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from mars.analysis.results import load_throughput
+from mars.analysis.results import load_throughput, of_every_seed
 from mars.analysis.statistics import Repeated
 from mars.config import Study
 from mars.config.speed import Throughput
@@ -140,8 +140,7 @@ class Grid:
 
 def load_grid(study: Study, results: Path, tau: float | None) -> Grid:
     """The grid of batch sizes and caches at a threshold; None: at replayed acceptance."""
-    runs = load_throughput(study, results)
-    runs = runs[runs["part"] == "grid"]
+    runs = _runs(study, results, "grid")
     if tau is None:
         return Grid(runs[runs["acceptance"] == "replayed"])
     # what drafts nothing has no threshold, and stands beside every one
@@ -151,8 +150,12 @@ def load_grid(study: Study, results: Path, tau: float | None) -> Grid:
 
 def load_batching(study: Study, results: Path) -> Grid:
     """Static and continuous batching of the same requests, at replayed acceptance."""
+    return Grid(_runs(study, results, "batching"))
+
+
+def _runs(study: Study, results: Path, part: str) -> pd.DataFrame:
     runs = load_throughput(study, results)
-    return Grid(runs[runs["part"] == "batching"])
+    return of_every_seed(study, runs[runs["part"] == part], ["acceptance", "method"])
 
 
 def threshold(grid: Throughput) -> float | None:

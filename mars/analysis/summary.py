@@ -94,13 +94,17 @@ class Summary:
     def cells(
         self, scale: str, variant: str, benchmark: str, decoding: Decoding | None
     ) -> list[Cell]:
-        """The cell of every seed that has it."""
+        """The cell of each seed of the study; none at all where a seed lacks it.
+
+        A mean over fewer seeds is another number, and beside whole ones it would not show.
+        """
         if decoding is None:
             return []
         key = (scale, variant, benchmark, decoding.id)
         if key not in self._cells:
-            found = (self._cell(seed, key, decoding) for seed in self.study.seeds)
-            self._cells[key] = [cell for cell in found if cell is not None]
+            found = [self._cell(seed, key, decoding) for seed in self.study.seeds]
+            cells = [cell for cell in found if cell is not None]
+            self._cells[key] = cells if len(cells) == len(found) else []
         return self._cells[key]
 
     def _cell(self, seed: int, key: tuple[Any, ...], d: Decoding) -> Cell | None:
@@ -131,10 +135,7 @@ class Summary:
     ) -> Estimate | None:
         """A benchmark's score in per cent; several seeds are averaged document by document."""
         cells = self.cells(scale, variant, benchmark, decoding)
-        return self._score((scale, variant, benchmark, decoding and decoding.id), cells)
-
-    def _score(self, name: tuple[Any, ...], cells: Sequence[Cell]) -> Estimate | None:
-        key = ("score", *name, *(c.seed for c in cells))
+        name = (scale, variant, benchmark, decoding and decoding.id)
 
         def make() -> Estimate | None:
             if not cells or any(np.isnan(c.score) for c in cells):
@@ -145,10 +146,10 @@ class Summary:
             if records is None:
                 return Estimate(value, per_seed=per_seed)
             pooled = np.mean([r.scores for r in records], axis=0)
-            draws = _resampling(name[2], records[0]).means(pooled, cells[0].weighting)
+            draws = _resampling(benchmark, records[0]).means(pooled, cells[0].weighting)
             return Estimate(value, st.unseen(draws, len(pooled), st.generator(*name)), per_seed)
 
-        return self._once(key, make)
+        return self._once(("score", *name), make)
 
     def tokens_per_forward(
         self, scale: str, variant: str, benchmark: str, decoding: Decoding | None
@@ -173,22 +174,11 @@ class Summary:
     def contrast(self, scale: str, benchmark: str, terms: Sequence[Term]) -> Estimate | None:
         """A weighted sum of scores of one benchmark, paired by document.
 
-        With several seeds, over the seeds that all have. Without an interval where documents
-        differ, or do not explain a score.
+        Without an interval where documents differ, or do not explain a score.
         """
-        found = [{c.seed: c for c in self.cells(scale, v, benchmark, d)} for _, v, d in terms]
-        seeds = sorted(set.intersection(*(set(cells) for cells in found)))
-        if not seeds:
-            return None
-        parts = [
-            (
-                weight,
-                self._score((scale, variant, benchmark, d and d.id), [cells[s] for s in seeds]),
-            )
-            for (weight, variant, d), cells in zip(terms, found, strict=True)
-        ]
-        made = st.combine(parts)
-        kinds = {(_keys(c), c.weighting) for cells in found for s in seeds for c in [cells[s]]}
+        made = st.combine([(w, self.score(scale, v, benchmark, d)) for w, v, d in terms])
+        cells = [c for _, v, d in terms for c in self.cells(scale, v, benchmark, d)]
+        kinds = {(_keys(c), c.weighting) for c in cells}
         if made is None or len(kinds) == 1:
             return made
         return Estimate(made.value, per_seed=made.per_seed)

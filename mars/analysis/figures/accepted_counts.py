@@ -13,6 +13,7 @@ from matplotlib.patches import Patch
 from mars.analysis import labels
 from mars.analysis.figures import style
 from mars.analysis.generations import load_generations
+from mars.analysis.results import CELL, of_every_seed
 from mars.config import Study
 
 TITLE = "Accepted tokens per forward"
@@ -42,7 +43,8 @@ def data(study: Study, results: Path) -> pd.DataFrame:
     )
     keys = ["scale", "benchmark", "block_size", "tau"]
     rows = []
-    for key, answers in found[found["tau"] < 1].groupby(keys, observed=True):
+    found = of_every_seed(study, found[found["tau"] < 1], CELL)
+    for key, answers in found.groupby(keys, observed=True):
         counts = np.bincount(np.concatenate(list(answers["accepted"])))
         total = counts.sum()
         rows += [(*key, n, many, many / total) for n, many in enumerate(counts) if n and many]

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from mars.analysis import labels
 from mars.analysis.figures import style
-from mars.analysis.results import load_training
+from mars.analysis.results import load_training, of_every_seed
 from mars.config import Study
 
 TITLE = "Training loss"
@@ -23,7 +23,7 @@ SMOOTH = 5
 
 def data(study: Study, results: Path) -> pd.DataFrame:
     """Columns: scale, variant, examples, loss_ar, loss_mask; means over seeds, smoothed."""
-    curves = load_training(study, results)
+    curves = of_every_seed(study, load_training(study, results), ["scale", "variant"])
     keys = ["scale", "variant", "step"]
     values = ["examples", "loss_ar", "loss_mask"]
     made = [study.variants[v] for v in curves["variant"]]

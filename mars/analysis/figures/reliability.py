@@ -23,7 +23,7 @@ from scipy.stats import binomtest
 from mars.analysis import labels
 from mars.analysis.figures import style
 from mars.analysis.generations import load_generations
-from mars.analysis.results import as_rows
+from mars.analysis.results import CELL, as_rows, of_every_seed
 from mars.analysis.spans import encoded, tokenizer_of
 from mars.config import Study
 
@@ -96,6 +96,7 @@ def judged(study: Study, results: Path) -> pd.DataFrame:
         rule="probability",
         tau=[1.0, *taus.values()],
     )
+    found = of_every_seed(study, found, CELL)
     parts: list[tuple[tuple[Any, ...], NDArray[Any], NDArray[Any], NDArray[Any]]] = []
     groups: Groups = found.groupby(["seed", "scale", "variant", "benchmark"], observed=True)
     for (seed, scale, variant, benchmark), answers in groups:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from mars.analysis import labels, paper
 from mars.analysis.figures import style
-from mars.analysis.results import training_costs
+from mars.analysis.results import of_every_seed, training_costs
 from mars.config import Study
 
 TITLE = "AR signal fraction against block size"
@@ -37,7 +37,7 @@ def data(study: Study, results: Path) -> pd.DataFrame:
     expected (exact, for the mean response length of that run; paper: the limit), response
     (mean tokens of a response).
     """
-    costs = training_costs(study, results)
+    costs = of_every_seed(study, training_costs(study, results), ["scale", "variant"])
     rows: list[dict[str, Any]] = []
     for scale, name in study.runs():
         variant = study.variants[name]

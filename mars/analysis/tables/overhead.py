@@ -10,7 +10,7 @@ import pandas as pd
 
 from mars.analysis import labels, paper
 from mars.analysis.render import Column, Row, Section, Table
-from mars.analysis.results import load_training_cost, training_costs
+from mars.analysis.results import load_training_cost, of_every_seed, training_costs
 from mars.analysis.statistics import Repeated
 from mars.config import Study
 
@@ -23,8 +23,9 @@ def training_overhead(study: Study, results: Path) -> Table:
 
     Step time and memory are the cost study's where there is one, and else of the training runs.
     """
-    costs = training_costs(study, results)
-    steps = Steps(load_training_cost(study, results)) if study.training_cost else None
+    costs = of_every_seed(study, training_costs(study, results), ["scale", "variant"])
+    timed = of_every_seed(study, load_training_cost(study, results), ["variant", "method"])
+    steps = Steps(timed) if study.training_cost else None
     rows: list[Row] = []
     for scale in study.scales:
         reference = labels.reference(study, scale)
@@ -92,8 +93,8 @@ class Steps:
             "memory": Repeated.of(list(mine["peak_memory_mb"])),
             "rate": Repeated.of(list(mine["tokens_per_s"])),
             "gflops": Repeated.of(list(mine["gflops_per_s"])),
-        }
             "mfu": Repeated.of(list(100 * mine["gflops_per_s"] / mine["peak_gflops_per_s"])),
+        }
         if base is not None:
             ratios = {
                 "step_ratio": per_step / (base["seconds"] / base["steps"]),
@@ -118,8 +119,8 @@ def _columns(steps: Steps | None) -> list[Column]:
     rates = [
         Column("rate", "Tokens/s", decimals=0, spread=True),
         Column("gflops", "GFLOP/s", decimals=1, spread=True),
-    ]
         Column("mfu", "MFU (%)", decimals=1, spread=True),
+    ]
     return [
         Column("scale", "Scale", text=True),
         Column("model", "Model", text=True),

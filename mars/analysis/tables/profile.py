@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from mars.analysis.render import Column, Section, Table
-from mars.analysis.results import load_profile
+from mars.analysis.results import load_profile, of_every_seed
 from mars.analysis.speed import LABELS, REPLAYED, kind_of
 from mars.config import Study
 
@@ -18,6 +18,7 @@ KINDS = ("linear", "attention", "other")
 def profile(study: Study, results: Path) -> Table:
     """Milliseconds of a forward of the batch, by kind of work."""
     runs = load_profile(study, results).fillna({"draft": ""})
+    runs = of_every_seed(study, runs, ["acceptance", "method"])
     rows = [_row(run) for run in runs.to_dict("records")]
     columns = [
         Column("model", "Method", text=True),

@@ -8,7 +8,7 @@ from typing import Any
 
 from mars.analysis import labels, paper
 from mars.analysis.render import Column, Row, Section, Table
-from mars.analysis.results import training_costs
+from mars.analysis.results import of_every_seed, training_costs
 from mars.analysis.statistics import Estimate
 from mars.analysis.summary import Side, Summary, mean_over, summarise
 from mars.config import Study
@@ -172,7 +172,7 @@ def one_token(study: Study, results: Path) -> Table:
 def block_size(study: Study, results: Path) -> Table:
     """Table 3: block size with and without the SFT loss."""
     rows = _Scores(study, results, "table3")
-    costs = training_costs(study, results)
+    costs = of_every_seed(study, training_costs(study, results), ["scale", "variant"])
     for scale in study.scales:
         for name in labels.ordered(study, scale):
             variant = study.variants[name]

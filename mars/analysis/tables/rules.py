@@ -10,7 +10,7 @@ import pandas as pd
 
 from mars.analysis import labels, tidy
 from mars.analysis.render import Column, Row, Section, Table
-from mars.analysis.results import as_rows
+from mars.analysis.results import CELL, as_rows, of_every_seed
 from mars.analysis.statistics import Estimate
 from mars.analysis.summary import summarise
 from mars.analysis.tables.quality import ours, score_columns
@@ -142,7 +142,8 @@ def calibration_bins(study: Study, results: Path) -> pd.DataFrame:
     Columns: scale, low, high (bin edges), documents, confidence (mean), right (share, per cent).
     Only scored records with confidences count; one row per bin that has documents.
     """
-    records = tidy.read(study, results).dropna(subset=["least_confidence", "score"])
+    records = of_every_seed(study, tidy.read(study, results), CELL)
+    records = records.dropna(subset=["least_confidence", "score"])
     records = records[(records["decoder"] == "ar") & (records["tau"] == 1.0)]
     found = []
     for scale in study.scales:
