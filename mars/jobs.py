@@ -193,8 +193,8 @@ def claim_gpus(
     if count > len(devices):
         raise GpuError(
             f"{count} GPUs are asked for and this machine has {len(devices)} "
-            f"({', '.join(devices)}): set training.processes and evaluation.processes to no more, "
-            "or run on a larger machine"
+            f"({', '.join(devices)}): set training.processes, or evaluation.processes × "
+            "evaluation.gpus_per_process, to no more, or run on a larger machine"
         )
     step = [os.environ[name] for name in ("SLURM_JOB_ID", "SLURM_STEP_ID") if name in os.environ]
     name = "-".join(["mars-gpus", str(os.getuid()), *step])

@@ -115,8 +115,14 @@ def pretrain(args: argparse.Namespace) -> None:
 
 
 def evaluate(args: argparse.Namespace) -> None:
-    made = attrgetter("evaluation.threads"), attrgetter("evaluation.processes")
-    study = _study(args, *made)
+    study = _study(
+        args,
+        lambda study: study.evaluation.threads,
+        lambda study: (
+            study.evaluation.gpus_per_process
+            * (study.evaluation.processes if args.share is None else 1)
+        ),
+    )
     from mars.evaluation import shares
     from mars.evaluation.run import evaluate_variant
     from mars.models import visible_gpus
@@ -126,13 +132,14 @@ def evaluate(args: argparse.Namespace) -> None:
         shares.decode_share(study, args.variant, args.checkpoint, args.out, share)
         return
     gpus = visible_gpus()
-    count = shares.processes(study.evaluation.processes, gpus)
+    each = study.evaluation.gpus_per_process
+    count = shares.processes(study.evaluation.processes, gpus, each)
     if count > 1:
         shares.take_in_leftovers(args.out)
         command = [sys.executable, "-m", "mars", "evaluate"]
         for name in ("config", "seed", "scale", "variant", "checkpoint", "out"):
             command += [f"--{name}", str(getattr(args, name))]
-        shares.run_shares(command, count, gpus, {jobs.PARENT_VARIABLE: str(os.getpid())})
+        shares.run_shares(command, count, gpus, each, {jobs.PARENT_VARIABLE: str(os.getpid())})
     evaluate_variant(study, args.seed, args.scale, args.variant, args.checkpoint, args.out)
 
 
@@ -152,15 +159,19 @@ def generate(args: argparse.Namespace) -> None:
         raise SystemExit(status)
 
 
+def _grid_threads(study: Study) -> int:
+    return study.throughput.threads if study.throughput else 1
+
+
 def throughput(args: argparse.Namespace) -> None:
-    study = _study(args, lambda study: study.throughput.threads if study.throughput else 1)
+    study = _study(args, _grid_threads, attrgetter("evaluation.gpus_per_process"))
     from mars.evaluation.throughput import measure
 
     measure(study, args.seed, args.checkpoint, args.ar_checkpoint, args.out)
 
 
 def arrivals(args: argparse.Namespace) -> None:
-    study = _study(args, lambda study: study.throughput.threads if study.throughput else 1)
+    study = _study(args, _grid_threads, attrgetter("evaluation.gpus_per_process"))
     from mars.evaluation.throughput.arrivals import measure_arrivals
 
     measure_arrivals(study, args.seed, args.checkpoint, args.out)

@@ -269,7 +269,10 @@ class Evaluation(Section):
     acceptance: Acceptance | None = None
     jacobi: Jacobi | None = None
     processes: int = Field(
-        1, ge=1, description="of one variant's evaluation, each on a GPU of its own"
+        1, ge=1, description="of one variant's evaluation, each on GPUs of its own"
+    )
+    gpus_per_process: int = Field(
+        1, ge=1, description="more than one where a model's weights do not fit one GPU"
     )
     threads: int = Field(1, ge=1, description="CPU threads of one process")
 

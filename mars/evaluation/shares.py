@@ -1,4 +1,4 @@
-"""One evaluation over several processes: each decodes a share of the documents, on its own GPU.
+"""One evaluation over several processes: each decodes a share of the documents, on its own GPUs.
 
 Every process writes records of its own, which are taken into the common ones when all have ended;
 then everything is scored as one process would have done it. A share is every N-th of the documents
@@ -65,9 +65,8 @@ def decode_share(
                 multiturn=benchmark.multiturn,
                 readers=benchmark.readers,
             )
-            known = {record.fingerprint for record in read_records(path)}
             wanted = requests(lm, benchmark, made.limit_of(benchmark.name))
-            lm.decode_share(wanted, share.index, share.of, known)
+            lm.decode_share(wanted, share.index, share.of, known=RecordStore(path))
 
 
 def _share_file(path: Path, index: int | str) -> Path:
@@ -79,7 +78,7 @@ def take_in_shares(path: Path) -> RecordStore:
     store = RecordStore(path)
     for file in sorted(path.parent.glob(_share_file(path, "*").name)):
         found = {record.fingerprint: record for record in read_records(file)}
-        store.add(record for key, record in found.items() if store.get(key) is None)
+        store.add(record for key, record in found.items() if key not in store)
         file.unlink()
     return store
 
@@ -90,13 +89,17 @@ def take_in_leftovers(out: Path) -> None:
         take_in_shares(file.with_name(f"{file.name.rpartition('.share')[0]}.jsonl"))
 
 
-def processes(wanted: int, gpus: Sequence[str]) -> int:
-    """How many processes there will be: no more than one for each GPU, where there are GPUs."""
-    return min(wanted, len(gpus)) if gpus else wanted
+def processes(wanted: int, gpus: Sequence[str], each: int) -> int:
+    """How many processes there will be: no more than have ``each`` GPUs, where there are GPUs."""
+    return min(wanted, max(1, len(gpus) // each)) if gpus else wanted
 
 
 def run_shares(
-    command: Sequence[str], count: int, gpus: Sequence[str], environment: Mapping[str, str]
+    command: Sequence[str],
+    count: int,
+    gpus: Sequence[str],
+    each: int,
+    environment: Mapping[str, str],
 ) -> None:
     """Run a command as ``count`` processes, each told its share, and wait for all of them.
 
@@ -104,14 +107,15 @@ def run_shares(
 
     Args:
         command: ``--share I/N`` is put after it.
-        count: N; gpus: each process sees one of them, where there are any.
+        count: N.
+        gpus: each process sees ``each`` of them, and no two the same, where there are any.
         environment: more variables for the processes.
     """
     started = []
     for index in range(count):
         own = {**os.environ, **environment}
         if gpus:
-            own["CUDA_VISIBLE_DEVICES"] = gpus[index]
+            own["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[index * each : (index + 1) * each])
         if index:  # one bar is enough, and stands for all: shares take about as long
             own["TQDM_DISABLE"] = "1"
         started.append(subprocess.Popen([*command, "--share", f"{index}/{count}"], env=own))

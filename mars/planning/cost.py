@@ -196,10 +196,14 @@ class _Costs:
         return self.forwards(scale, documents * length, drafts, rows)
 
     def forwards(self, scale: str, forwards: float, columns: float, rows: int) -> float:
-        """Seconds of so many forwards of a row, with so many rows at once."""
+        """Device-seconds of so many forwards of a row, with so many rows at once.
+
+        Of the GPUs that a model is spread over, one computes at a time, and all are held.
+        """
         device = self.rates.device
+        held = self.study.evaluation.gpus_per_process if device.hours == "GPU-hours" else 1
         flops = 2 * self.size(scale) * columns * forwards / device.decoding_flops
-        return max(flops, forwards / rows * device.forward_seconds)
+        return held * max(flops, forwards / rows * device.forward_seconds)
 
     def throughput_hours(self) -> float:
         grid = self.study.throughput
@@ -209,8 +213,7 @@ class _Costs:
         parts = bool(grid.thresholds) + bool(grid.replay)
         seconds = 0.0
         for size in grid.batch_sizes:
-            asked = min(grid.prompts, size * (grid.batches or grid.prompts))
-            forwards = asked * grid.max_new_tokens
+            forwards = grid.prompts_at(size) * grid.max_new_tokens
             seconds += parts * methods * self.forwards(grid.scale, forwards, drafts, size)
         return seconds * grid.repeats / 3600
 

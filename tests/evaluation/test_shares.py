@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from mars import cli
+from mars import cli, jobs
 from mars.config import dump_study, parse_study
 from mars.decoding import Generation
 from mars.decoding.contract import MemoryShortageError
@@ -20,6 +21,7 @@ from mars.evaluation.memory import within_memory
 from mars.evaluation.records import RecordStore, read_records
 from mars.evaluation.run import evaluate_variant
 from mars.evaluation.source import EvaluationError, Source
+from mars.models import devices
 
 RUN = (0, "toy-s", "mars_b4")
 
@@ -129,23 +131,106 @@ def test_a_record_of_two_shares_is_kept_once(shared, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "gpus", "count"),
-    [(1, [], 1), (4, [], 4), (4, ["0", "1"], 2), (2, ["0", "1", "2"], 2), (8, ["3"], 1)],
+    ("wanted", "gpus", "each", "count"),
+    [
+        *[(1, "", 1, 1), (4, "", 1, 4), (4, "01", 1, 2), (2, "012", 1, 2), (8, "3", 1, 1)],
+        *[(4, "", 2, 4), (2, "0123", 2, 2), (4, "0123", 2, 2), (2, "012", 2, 1), (1, "0", 2, 1)],
+    ],
 )
-def test_no_two_processes_share_a_gpu(wanted, gpus, count):
-    assert shares.processes(wanted, gpus) == count
+def test_no_two_processes_share_a_gpu(wanted, gpus, each, count):
+    assert shares.processes(wanted, list(gpus), each) == count
 
 
-def test_each_process_sees_its_own_gpu(tmp_path, capfd):
+@pytest.mark.parametrize(
+    ("each", "seen"), [(1, ("5!", "GPU-a!")), (2, ("5,GPU-a!", "6,7!"))], ids=["one", "two"]
+)
+def test_each_process_sees_its_own_gpus(tmp_path, capfd, each, seen):
     script = (
         "import os, pathlib, sys; name = sys.argv[-1].replace('/', '-'); "
         f"pathlib.Path({str(tmp_path)!r}, name).write_text("
         "os.environ['CUDA_VISIBLE_DEVICES'] + os.environ['MORE']); "
         "sys.exit(name.startswith('1'))"
     )
-    shares.run_shares([sys.executable, "-c", script], 2, ["5", "GPU-a"], {"MORE": "!"})
-    assert {f.name: f.read_text() for f in tmp_path.iterdir()} == {"0-2": "5!", "1-2": "GPU-a!"}
+    command, gpus = [sys.executable, "-c", script], ["5", "GPU-a", "6", "7"]
+    shares.run_shares(command, 2, gpus, each, {"MORE": "!"})
+    found = {f.name: f.read_text() for f in tmp_path.iterdir()}
+    assert found == dict(zip(("0-2", "1-2"), seen, strict=True))
     assert "process 2 of 2 ended with status 1; what it left undone" in capfd.readouterr().err
+
+
+# -------------------------------------------------------------------- models that need several
+
+
+@pytest.fixture
+def on_gpus(small, checkpoint, tmp_path, monkeypatch) -> Any:
+    """Runs a command of a study on a machine with made-up GPUs that are too small for its model.
+
+    Noted is what each process that would decode or measure sees, and whether it spreads the model.
+    """
+    monkeypatch.setattr(jobs.tempfile, "tempdir", str(tmp_path))
+    for name in ("MARS_CLAIMED_GPUS", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "")  # (so that what the claim sets is taken back)
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    visible = lambda: len(jobs.visible_gpus())  # noqa: E731
+    card = type("Card", (), {"total_memory": 100})
+    monkeypatch.setattr(torch.cuda, "device_count", visible)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: card)
+    seen = []
+
+    def note(*_: Any) -> None:
+        spread = devices.spreads(Path(checkpoint), torch.float32, "cuda")
+        seen.append((os.environ["CUDA_VISIBLE_DEVICES"], spread))
+
+    class Process:
+        def __init__(self, words: list[str], env: dict[str, str]) -> None:
+            with pytest.MonkeyPatch.context() as inside:
+                for name in ("CUDA_VISIBLE_DEVICES", "MARS_CLAIMED_GPUS"):
+                    inside.setenv(name, env[name])
+                assert cli.main(words[3:]) == 0
+
+        wait = terminate = lambda self: 0
+
+    monkeypatch.setattr(shares.subprocess, "Popen", Process)
+    monkeypatch.setattr(shares, "decode_share", note)
+    monkeypatch.setattr("mars.evaluation.run.evaluate_variant", lambda *_: seen or note())
+    monkeypatch.setattr("mars.evaluation.throughput.measure", note)
+    monkeypatch.setattr("mars.evaluation.throughput.arrivals.measure_arrivals", note)
+
+    def run(command: str, *words: str, **evaluation: int) -> list[tuple[str, bool]]:
+        raw = small.model_dump(mode="json")
+        raw["evaluation"] |= evaluation
+        file = tmp_path / "study.yaml"
+        file.write_text(dump_study(parse_study(raw)))
+        words = ("--config", str(file), "--seed", "0", *words)
+        words += ("--checkpoint", str(checkpoint), "--out", str(tmp_path / "out"))
+        assert cli.main([command, *words]) == 0
+        return seen
+
+    return run
+
+
+RUN_WORDS = ("--scale", "toy-s", "--variant", "mars_b4")
+
+
+@pytest.mark.parametrize(
+    ("asked", "seen"),
+    [
+        ({}, [("0", False)]),
+        ({"gpus_per_process": 2}, [("0,1", True)]),
+        ({"processes": 2}, [("0", False), ("1", False)]),
+        ({"processes": 2, "gpus_per_process": 2}, [("0,1", True), ("2,3", True)]),
+    ],
+)
+def test_a_process_has_the_gpus_that_its_model_is_spread_over(on_gpus, asked, seen):
+    assert on_gpus("evaluate", *RUN_WORDS, **asked) == seen
+
+
+@pytest.mark.parametrize(
+    ("command", "words"), [("throughput", ("--ar-checkpoint", "unused")), ("arrivals", ())]
+)
+def test_a_measurement_has_as_many_gpus_as_a_process(on_gpus, command, words):
+    assert on_gpus(command, *words, processes=2, gpus_per_process=3) == [("0,1,2", True)]
 
 
 @pytest.mark.parametrize("text", ["2/2", "a/2", "1", "-1/2", ""])

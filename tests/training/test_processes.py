@@ -2,17 +2,22 @@
 
 import csv
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 import yaml
 from accelerate.commands.config.config_args import load_config_from_file
+from packaging import version
 from safetensors.torch import load_file
 from tiny_training import build_study
 
+from mars import jobs
 from mars.training.run import train_variant
 
 pytestmark = pytest.mark.slow
@@ -36,23 +41,75 @@ study = build_study(Path(rows), epochs=14, dtype="float64", save_steps=20)
 train_variant(study, 0, "s", variant, Path(base), Path(out))
 """
 
+# The last process says that it trains, and waits to be told; saving takes longer than torch's
+# launcher leaves its processes by itself.
+SLOW_TO_SAVE = """
+import time
+original_save = SumTrainer._save_checkpoint
+def slow(self, *words, **more):
+    if self.args.process_index == 0:
+        time.sleep(34)
+    original_save(self, *words, **more)
+SumTrainer._save_checkpoint = slow
+def patched(self, number):
+    original(self, number)
+    if number == 3 and self.args.process_index == self.args.world_size - 1:
+        Path(out, "trains").touch()
+        while not self.terminated:
+            time.sleep(0.05)
+SumTrainer.end_of_step = patched
+"""
 
-def launch(folder, processes, *words):
-    script = folder / "train.py"
-    script.write_text(TRAIN)
+
+def accelerate(folder, processes, script, *words):
+    """Command and environment of training in several processes on the CPU."""
+    file = folder / "train.py"
+    file.write_text(script)
     # (--multi_gpu is the launcher of several processes; with --cpu accelerate leaves that to MPI)
     command = ["-m", "accelerate.commands.launch", "--multi_gpu", "--mixed_precision", "no"]
     sizes = ["--num_processes", str(processes), "--num_machines", "1", "--main_process_port", "0"]
-    return subprocess.run(
-        [sys.executable, *command, *sizes, str(script), *map(str, words)],
-        env={
-            **os.environ,
-            "PYTHONPATH": f"{REPO}:{REPO / 'tests'}",
-            "OMP_NUM_THREADS": "1",
-            "ACCELERATE_USE_CPU": "true",
-        },
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{REPO}:{REPO / 'tests'}",
+        "OMP_NUM_THREADS": "1",
+        "ACCELERATE_USE_CPU": "true",
+    }
+    return [sys.executable, *command, *sizes, str(file), *map(str, words)], environment
+
+
+def launch(folder, processes, *words):
+    command, environment = accelerate(folder, processes, TRAIN, *words)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.skipif(
+    version.parse(torch.__version__) < version.parse("2.12"),
+    reason="torch's launcher has no timeout to set before 2.12",
+)
+def test_a_stopped_launcher_leaves_time_to_save(base, rows, tmp_path):
+    """As at a time limit of SLURM, which tells every process of the job, the launcher too."""
+    rule = (REPO / "workflow" / "rules" / "common.smk").read_text()
+    assert 'f"export TORCH_ELASTIC_SHUTDOWN_TIMEOUT={jobs.SAVING_SECONDS:.0f}; "' in rule
+    before, train = TRAIN.split("study =")
+    script = f"{before}{SLOW_TO_SAVE}study ={train}"
+    out = tmp_path / "out"
+    command, environment = accelerate(tmp_path, 2, script, rows, base, out, "mars", -1)
+    environment["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = f"{jobs.SAVING_SECONDS:.0f}"
+    with (
+        (tmp_path / "said").open("wb") as said,
+        subprocess.Popen(command, env=environment, stdout=said, stderr=said) as launcher,
+    ):
+        until = time.monotonic() + 180
+        while not (out / "trains").exists() and launcher.poll() is None:
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        for process in (*psutil.Process(launcher.pid).children(), launcher):
+            process.send_signal(signal.SIGTERM)
+        assert launcher.wait(timeout=120) != 0
+    told = (tmp_path / "said").read_text()
+    assert "SIGKILL" not in told
+    saved = sorted(file.name for file in (out / "trainer" / "checkpoint-4").glob("*"))
+    assert {"complete.json", "rng_state_0.pth", "rng_state_1.pth"} <= set(saved), told
 
 
 def curve(out):

@@ -16,9 +16,12 @@ STUDY: dict[str, Any] = {
         "base": {},
         "ar_sft": {"objective": "ar_sft", "parent": "base", "stages": [1]},
     },
+    "training": {"threads": 3},
     "evaluation": {
         "benchmarks": {"toy_gsm8k": {"column": "GSM8K", "metric": "exact_match,strict-match"}},
         "processes": 2,
+        "gpus_per_process": 3,
+        "threads": 2,
         "panels": [],
         "sweep": "none",
     },

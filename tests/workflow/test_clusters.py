@@ -57,28 +57,39 @@ def slurm(make_checkout, files, tmp_path_factory):
     main = made.folder / "mars" / "__main__.py"
     main.write_text(TRAINS + STAND_IN, encoding="utf-8")
     choice = write_study(made)
-    home, commands = tmp_path_factory.mktemp("slurm"), tmp_path_factory.mktemp("bin")
-    fake = Path(__file__).with_name("fake_slurm.py").read_text(encoding="utf-8")
-    for name in ("sbatch", "srun", "sacct", "sacctmgr", "sinfo", "scontrol"):
-        (commands / name).write_text(f"#!{sys.executable}\n{fake}", encoding="utf-8")
-        (commands / name).chmod(0o755)
+    home = tmp_path_factory.mktemp("slurm")
     makes = {
         f"rule_evaluate_wildcards_0_toy-s_{name}": files[f"evaluate {name}"]
         for name in ("base", "ar_sft")
     }
     makes["rule_presentation"] = small_files(files)
-    environment = {
-        "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}",
-        "FAKE_SLURM": str(home),
+    environment = slurm_commands(home) | {
         "FAKE_SLURM_MAKES": json.dumps(makes),
         "FAKE_SLURM_STOPS": "train",
     }
-    quick = ["--slurm-init-seconds-before-status-checks", "2", "--latency-wait", "20"]
-    words = ["--profile", "profiles/slurm", *choice, *quick, "--", *TARGETS]
+    words = ["--profile", "profiles/slurm", *choice, *QUICK, "--", *TARGETS]
     done = made.run("snakemake", *words, **environment)
     assert done.returncode == 0, done.stdout + done.stderr
+    return made, home, submissions(home), done
+
+
+QUICK = ["--slurm-init-seconds-before-status-checks", "2", "--latency-wait", "20"]
+
+
+def slurm_commands(home):
+    """Environment of a cluster that is stood in and keeps its notes in ``home``."""
+    commands = home / "bin"
+    commands.mkdir()
+    fake = Path(__file__).with_name("fake_slurm.py").read_text(encoding="utf-8")
+    for name in ("sbatch", "srun", "sacct", "sacctmgr", "sinfo", "scontrol"):
+        (commands / name).write_text(f"#!{sys.executable}\n{fake}", encoding="utf-8")
+        (commands / name).chmod(0o755)
+    return {"PATH": f"{commands}{os.pathsep}{os.environ['PATH']}", "FAKE_SLURM": str(home)}
+
+
+def submissions(home):
     lines = (home / "submitted.jsonl").read_text(encoding="utf-8").splitlines()
-    return made, home, [json.loads(line) for line in lines], done
+    return [json.loads(line) for line in lines]
 
 
 def of(submitted, job):
@@ -89,12 +100,30 @@ def of(submitted, job):
 def test_each_job_asks_for_its_gpus_memory_time_and_cores(slurm):
     _, _, submitted, _ = slurm
     first, second = of(submitted, "train")  # the second after the time limit
-    assert {"--gpus=1", "--cpus-per-task=8", "--signal=TERM@120"} <= set(first["rest"])
-    assert (first["mem"], first["t"]) == ("64000", "1440")
-    assert second["mem"] == "128000"
-    for asked in of(submitted, "evaluate"):
-        assert {"--gpus=2", "--cpus-per-task=4", "--signal=TERM@120"} <= set(asked["rest"])
-        assert (asked["mem"], asked["t"]) == ("32000", "1440")
+    assert {"--gpus=1", "--cpus-per-task=3", "--signal=TERM@120"} <= set(first["rest"])
+    assert (first["mem"], first["t"]) == ("4000", "1440")
+    assert second["mem"] == "8000"
+    for asked in of(submitted, "evaluate"):  # two processes, three GPUs each
+        assert {"--gpus=6", "--cpus-per-task=4", "--signal=TERM@120"} <= set(asked["rest"])
+        assert (asked["mem"], asked["t"]) == ("8000", "1440")
+
+
+@pytest.mark.slow
+def test_training_asks_for_what_all_its_processes_need(make_checkout, files, tmp_path):
+    """The paper's 7B: eight processes, each with the weights in float32 and four threads."""
+    made, run = make_checkout(), "results/paper/seed0/7B/ar_sft"
+    makes = [re.sub("results/small/seed0/toy-s/ar_sft", run, f) for f in files["train ar_sft"]]
+    makes = [f.replace("small", "paper").replace("toy-s", "7B") for f in makes]
+    environment = slurm_commands(tmp_path) | {
+        "FAKE_SLURM_MAKES": json.dumps({"rule_train": makes}),
+    }
+    words = ["--profile", "profiles/slurm", "--configfile", "config/paper.yaml"]
+    done = made.run("snakemake", *words, *QUICK, "--", f"{run}/training.csv", **environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (asked,) = submissions(tmp_path)
+    assert {"--gpus=8", "--cpus-per-task=32"} <= set(asked["rest"])
+    each = int(asked["mem"]) / 8
+    assert 4 * 7.6e9 / 1e6 < each < 64_000  # MB: the weights fit, and a node of 512 GB is enough
 
 
 @pytest.mark.slow
@@ -177,8 +206,8 @@ def container_of(job):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("rule", "gpus", "cores", "memory"), [
-    ("train", "1", "8000m", "64000M"),
-    ("evaluate", "2", "4000m", "32000M"),
+    ("train", "1", "3000m", "4000M"),
+    ("evaluate", "6", "4000m", "8000M"),
 ])  # fmt: skip
 def test_each_pod_asks_for_gpus_memory_and_cores(pods, rule, gpus, cores, memory):
     assert pods[rule]
@@ -221,6 +250,5 @@ def test_a_profile_speaks_of_the_rules_that_use_a_model(profile):
     rules = [text.read_text(encoding="utf-8") for text in (ROOT / "workflow/rules").glob("*.smk")]
     asking = re.findall(r'\*\*NEEDS\["(\w+)"\]', "".join(rules))
     assert set(made["set-resources"]) == set(asking)
-    assert set(made.get("set-threads", asking)) == set(asking)
     grouped = re.findall(r'group:\s+"(\w+)"', "".join(rules))
     assert set(made["group-components"]) == set(grouped)

@@ -53,6 +53,21 @@ def test_a_study_of_real_models_lists_its_jobs(untouched, presented, study, trai
     assert planned(f"config/{study}.yaml") == counted(jobs)
 
 
+def test_a_study_without_measurements_lists_none(untouched, presented):
+    jobs = untouched.jobs("--configfile", "config/smollm2_small.yaml")
+    trained = {"smollm2-135m": "ar_sft mars_b4"}
+    expected = runs("smollm2_small", trained, trained)
+    assert {job for job in jobs if job.startswith(RUNS)} == {
+        job for job in expected if job.startswith(("train ", "evaluate "))
+    }
+    shown = jobs - expected
+    assert shown < presented("smollm2_small")
+    told = " ".join(shown)
+    assert re.search("table2", told)
+    assert not re.search("table5|figure_wall_clock|roofline|arrivals|profile", told)
+    assert planned("config/smollm2_small.yaml") == counted(jobs)
+
+
 def test_released_checkpoints_train_nothing(untouched, presented):
     chosen = ("--configfile", "config/paper.yaml", "--config", "checkpoints=released")
     jobs = untouched.jobs(*chosen)
@@ -67,12 +82,12 @@ def test_jobs_are_told_what_is_released_and_take_the_folder_where_it_is(untouche
     folder = untouched.folder / "here" / "models" / name
     folder.mkdir(parents=True)
     with (folder / "model.safetensors").open("wb") as weights:
-        weights.truncate(600 * 10**6)
+        weights.truncate(20 * 10**9)  # larger than its bases, by their names
     chosen = ("-n", "-p", "--cores", "2", "--configfile", "config/paper.yaml", "--config")
     told = untouched.run("snakemake", *chosen, "checkpoints=released", "data_root=here").stdout
     assert f"--variant mars_b4 --checkpoint here/models/{name} " in told
     assert f"here/models/{name}/model.safetensors" in told  # an input of its evaluation
     assert f"--variant mars_b8 --checkpoint {elsewhere} " in told
     assert "trust_remote_code" not in told
-    each = 2 if jobs.gpu_count() else 9
-    assert f"mem_mb={700 + each * 600}" in told  # so that no more run than the memory bears
+    each = 4 if jobs.gpu_count() else 9
+    assert f"mem_mb={700 + each * 20_000}" in told  # so that no more run than the memory bears

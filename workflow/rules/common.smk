@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import yaml
@@ -29,6 +30,8 @@ from mars.config import (
     with_variant,
 )
 from mars.evaluation.records import RecordError, write_atomically
+from mars.planning.rates import PlanError
+from mars.planning.sizes import parameters
 from mars.plugins import PluginError, find_plugins, resolve_plugins
 from sources import data_files, registry, sources
 
@@ -79,8 +82,11 @@ TABLE_FILES = registry(ROOT, "mars/analysis/tables/__init__.py", "TABLES")
 FIGURE_FILES = registry(ROOT, "mars/analysis/figures/__init__.py", "FIGURES")
 
 # Jobs run this very Python, and end with this very Snakemake even where it is killed (mars.jobs).
+# Told to end, several processes that train together have as long to save as one; torch's launcher,
+# which is told too, would kill them after 30 seconds.
 shell.prefix(
     f"set -euo pipefail; export {jobs.PARENT_VARIABLE}={os.getpid()}; "
+    f"export TORCH_ELASTIC_SHUTDOWN_TIMEOUT={jobs.SAVING_SECONDS:.0f}; "
     f"export PATH={shlex.quote(os.path.dirname(sys.executable))}:$PATH; "
 )
 
@@ -99,14 +105,18 @@ def checkpoint_files(ref):
 
 
 def weights_mb():
-    """Of the largest checkpoint that is given, 0 where none is known yet."""
+    """Of the largest checkpoint that is given; of bases that are not here yet, as they are named."""
     sizes = [
         sum(
             os.path.getsize(path) for path in checkpoint_files(ref) if path.endswith(".safetensors")
         )
         for ref in joined.given_checkpoints().values()
     ]
-    return max(sizes) // 10**6
+    for scale in joined.scales:
+        with suppress(PlanError):  # neither here nor named after its size
+            if not checkpoint_files(joined.base(scale)):
+                sizes.append(2 * parameters(joined, scale)[0])  # bytes, in bfloat16
+    return int(max(sizes)) // 10**6
 
 
 # Jobs in flight: no more than the machine has cores and memory for, whatever --cores says. Every
@@ -117,9 +127,11 @@ if "gpu" in limits:  # of a cluster, whatever the machine has that submits to it
 else:
     GPU = min(1, jobs.gpu_count())  # what a job asks for that uses a GPU where there is one
 PROCESS_MB = 700  # with torch, transformers and lm-eval, and a small model
-LARGE_MB = 50  # weights that count: nine times in training on a CPU, measured for SmolLM2-135M
+# Weights that count: nine times in training on a CPU, measured for SmolLM2-135M. On a GPU, whose
+# memory holds the rest, reckoned: each process loads them in float32, one gathers them to save.
+LARGE_MB = 50
 WEIGHTS_MB = weights_mb()
-JOB_MB = PROCESS_MB + (WEIGHTS_MB > LARGE_MB) * WEIGHTS_MB * (2 if GPU else 9)
+JOB_MB = PROCESS_MB + (WEIGHTS_MB > LARGE_MB) * WEIGHTS_MB * (4 if GPU else 9)
 TOTAL_MB = 3600 if WEIGHTS_MB <= LARGE_MB else jobs.usable_memory_mb()  # of all jobs together
 SLOTS = max(1, min(jobs.usable_cores(), min(TOTAL_MB, jobs.usable_memory_mb()) // JOB_MB))
 
