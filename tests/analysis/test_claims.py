@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -129,6 +130,58 @@ def test_a_ratio_over_repeats_has_students_interval():
     assert one is not None
     assert one.interval is None
     assert repeated_ratio([]) is None
+
+
+def timed(ar: dict[tuple[int, int], float]) -> Measured:
+    """A study whose MARS takes a second, and AR what is given by (seed, repeat), at batch 4 and 8.
+
+    At batch 8 AR takes half as long. A step of MARS takes twice that time, one of AR SFT a second.
+    """
+    study = synthetic.embedded()
+    same = {"part": "grid", "acceptance": "model", "cache": "dynamic", "scheduling": "static"}
+    runs = [
+        {**dict.fromkeys(THROUGHPUT_COLUMNS, np.nan), **same, "seed": seed, "repeat": repeat} | made
+        for (seed, repeat), seconds in ar.items()
+        for size, share in ((4, 1.0), (8, 0.5))
+        for made in (
+            {"method": "generate", "draft": "", "batch_size": size, "seconds": seconds * share},
+            {"method": "mars", "cache": "none", "draft": "B", "batch_size": size, "seconds": 1.0},
+        )
+    ]
+    steps = [
+        {"method": method, "variant": variant, "seed": seed, "repeat": repeat, "steps": 1} | made
+        for (seed, repeat), seconds in ar.items()
+        for method, variant, made in (
+            ("ar_sft", "ar_sft", {"seconds": 1.0}),
+            ("mars", "mars_b4", {"seconds": 2 * seconds}),
+        )
+    ]
+    nothing = summarise(study, Path("nowhere"))
+    return Measured(nothing, Grid(pd.DataFrame(runs)), pd.DataFrame(steps))
+
+
+def test_times_of_several_seeds_have_students_interval_over_the_seeds():
+    """The repeats of a seed are not so many more measurements: their mean is one."""
+    alike = {(seed, i): s for seed, s in enumerate((1.2, 1.5, 1.35)) for i in range(5)}
+    alike[0, 1], alike[0, 2] = 1.2 * 1.1, 1.2 / 1.1  # the mean logarithm stays
+    logs = np.log([1.2, 1.5, 1.35])
+    low, high = stats.t.interval(0.95, 2, loc=logs.mean(), scale=stats.sem(logs))
+    evidence = timed(alike)
+    speedup = evidence.speedup("none", None, 4)
+    assert speedup.value == pytest.approx(np.exp(logs.mean()))
+    assert speedup.interval == pytest.approx((np.exp(low), np.exp(high)), rel=3e-3)
+    trend = evidence.trend("none", None, [4, 8])
+    assert trend.interval == pytest.approx((0.5, 0.5))  # in every seed alike
+    _, step = evidence.training_time("ours")
+    assert step.interval == pytest.approx((2 * np.exp(low), 2 * np.exp(high)), rel=3e-3)
+
+
+def test_times_of_one_seed_have_students_interval_over_its_repeats():
+    logs = np.log([1.2, 1.5, 1.35])
+    evidence = timed({(0, i): float(np.exp(x)) for i, x in enumerate(logs)})
+    low, high = stats.t.interval(0.95, 2, loc=logs.mean(), scale=stats.sem(logs))
+    interval = evidence.speedup("none", None, 4).interval
+    assert interval == pytest.approx((np.exp(low), np.exp(high)), rel=3e-3)
 
 
 def test_a_bound_is_read_and_shown():

@@ -148,7 +148,7 @@ class Measured:
 
     def speedup(self, cache: str, cache_block: int | None, batch_size: int) -> Estimate | None:
         found = self._speedups(cache, cache_block, batch_size)
-        return None if found is None else repeated_ratio(list(found))
+        return None if found is None else repeated_ratio(independent(found))
 
     def trend(
         self, cache: str, cache_block: int | None, batch_sizes: Sequence[int]
@@ -160,7 +160,8 @@ class Measured:
         runs = pd.DataFrame(known).dropna()  # repeats that every batch size has
         if runs.empty:
             return None
-        return repeated_ratio(list(np.polyfit(np.log2(runs.columns), runs.to_numpy().T, 1)[0]))
+        slopes = np.polyfit(np.log2(runs.columns), runs.to_numpy().T, 1)[0]
+        return repeated_ratio(independent(pd.Series(slopes, runs.index)))
 
     # ----------------------------------------------------------------------------- training
 
@@ -176,7 +177,7 @@ class Measured:
             what = f"{cost.scale}: our step ÷ AR SFT, both packed"
         above = self._step(RELEASED if layout == "released" else OURS, cost.released)
         below = self._step(AR_PADDED if padded else AR, None)
-        return what, repeated_ratio(list(np.log(above / below)))
+        return what, repeated_ratio(independent(np.log(above / below)))
 
     def _step(self, method: str, variant: str | None) -> pd.Series:
         """Seconds of a step, by (seed, repeat)."""
@@ -185,3 +186,17 @@ class Measured:
             runs = runs[runs["variant"] == variant]
         runs = runs.set_index(["seed", "repeat"])
         return runs["seconds"].astype(float) / runs["steps"].astype(float)
+
+
+def independent(runs: pd.Series) -> list[float]:
+    """What an interval may take as independent: seeds' means, or of one seed its repeats.
+
+    Repeats of a seed share its models and its draws: counted one by one, they would make several
+    seeds look like many more.
+
+    Args:
+        runs: by (seed, repeat); what is missing in a repeat is left out.
+    """
+    known = runs.dropna()
+    seeds = known.groupby("seed").mean()
+    return list(seeds if len(seeds) > 1 else known)
