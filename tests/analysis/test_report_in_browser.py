@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-import struct
-import zlib
-
 import pytest
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 
 from mars.analysis.report import write_report
-from mars.config import load_study
 
-from . import synthetic
 from .browser import DESKTOP, PHONE, chromium, requested, resize
 
-By = pytest.importorskip("selenium.webdriver.common.by").By
-Keys = pytest.importorskip("selenium.webdriver.common.keys").Keys
+
+def test_without_a_browser_tests_are_skipped_saying_why_or_fail_where_ci_has_one(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("MARS_BROWSER", raising=False)
+    monkeypatch.setenv("MARS_NO_BROWSER", "apt-get has no chromium here")
+    with pytest.raises(pytest.skip.Exception, match="apt-get has no chromium here"):
+        chromium(tmp_path).__enter__()
+    monkeypatch.setenv("MARS_BROWSER", "required")
+    with pytest.raises(pytest.fail.Exception, match="install chromium"):
+        chromium(tmp_path).__enter__()
 
 
 @pytest.fixture(scope="module")
@@ -24,32 +32,18 @@ def browser(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory):
+def address(study, results, figures, tmp_path_factory):
+    """The report of a finished embedded study, made up, with its own figures."""
     folder = tmp_path_factory.mktemp("page")
-    study = load_study(synthetic.ROOT / "config" / "quick.yaml")
-    results = synthetic.make_results(folder / "results", study, documents=12)
-    (folder / "frontier.png").write_bytes(png(2400, 900))
-    return write_report(study, results, folder, folder / "index.html").as_uri()
-
-
-def png(width: int, height: int) -> bytes:
-    """A grey picture, as large as a figure."""
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        check = struct.pack(">I", zlib.crc32(kind + content))
-        return struct.pack(">I", len(content)) + kind + content + check
-
-    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    rows = zlib.compress((b"\0" + b"\xcc" * width) * height)
-    parts = chunk(b"IHDR", head), chunk(b"IDAT", rows), chunk(b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+    return write_report(study, results, figures, folder / "index.html").as_uri()
 
 
 @pytest.fixture
 def page(browser, address):
     resize(browser, DESKTOP)
     browser.get(address)
-    return browser
+    yield browser
+    assert browser.get_log("browser") == []  # whatever was done with it
 
 
 def columns(table) -> list[list[str]]:
@@ -100,6 +94,18 @@ def test_the_page_itself_does_not_scroll_sideways(page, size):
     assert page.execute_script(size_of, "td") >= 12
 
 
+def test_every_figure_is_seen_whole_and_in_proportion(page, figures):
+    pictures = page.execute_script(
+        "return [...document.querySelectorAll('.plot img')].map(i => [i.naturalWidth,"
+        " i.naturalHeight, i.getBoundingClientRect().width, i.getBoundingClientRect().height])"
+    )
+    assert len(pictures) == len(list(figures.glob("*.png")))
+    for width, height, across, down in pictures:
+        assert width > 400
+        assert across > 200
+        assert down / across == pytest.approx(height / width, rel=0.02)
+
+
 def test_the_slider_shows_the_same_documents_at_another_threshold(page):
     slider = page.find_element(By.ID, "tau")
     output = page.find_element(By.TAG_NAME, "output")
@@ -114,17 +120,20 @@ def test_the_slider_shows_the_same_documents_at_another_threshold(page):
     assert shown(page) == {"1"}
     assert pieces(page) > few
     slider.send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
-    assert shown(page) == {"0.7"}
+    assert shown(page) == {"0.9"}
     slider.send_keys(Keys.ARROW_LEFT)
     assert shown(page) == {"0.95"}
+    for tau in ("0.9", "0.8", "0.7", "0.6", "0.5"):
+        slider.send_keys(Keys.ARROW_RIGHT)
+        assert output.text == f"τ = {tau}"
+        assert shown(page) == {tau}
+    slider.send_keys(Keys.HOME)
 
     middle = slider.size["height"] / 2  # by mouse: its right end is the lowest threshold
-    from selenium.webdriver import ActionChains
-
     edge = slider.size["width"] / 2 - 4
     ActionChains(page).move_to_element_with_offset(slider, edge, middle / 4).click().perform()
-    assert output.text == "τ = 0.7"
-    assert shown(page) == {"0.7"}
+    assert output.text == "τ = 0.5"
+    assert shown(page) == {"0.5"}
     assert [e.text for e in page.find_elements(By.CSS_SELECTOR, ".example h4")] == documents
 
     page.find_elements(By.CSS_SELECTOR, ".ticks button")[0].click()
