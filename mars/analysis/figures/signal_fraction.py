@@ -130,7 +130,8 @@ def figure(study: Study, results: Path) -> Figure:
         )
     released = ours[ours["alignment"] == "stream"]
     ax.plot(released["block_size"], released["fraction"], "X", color=style.PURPLE, markersize=5)
-    ax.plot([], [], "o", color=style.GREY, label="counted in our batches")
+    counted = "counted in our batches" + ("" if len(ours) else ": no results yet")
+    ax.plot([], [], "o", color=style.GREY, label=counted)
     if np.isfinite(length):
         label = f"exact, responses of {length:.0f} tokens"
         ax.plot([], [], "-", color=style.GREY, label=label)
