@@ -31,3 +31,4 @@ rule all:
     input:
         f"{REPORTS}/index.html",
         expand(f"{REPORTS}/notebooks/{{notebook}}.html", notebook=NOTEBOOKS),
+        f"{RESULTS}/throughput.parquet" if study.throughput else [],

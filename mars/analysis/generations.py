@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from mars.analysis import tidy
+from mars.analysis.columns import Field
 from mars.analysis.results import ResultsError, iter_records
 
 WHO = (
@@ -25,16 +26,16 @@ WHO = (
 """The columns of the records that say whose step, token or text it is."""
 
 STEP = {
-    "forward": tidy.Field("int32", "which forward of the answer, from 0 (the prefill)"),
-    "accepted": tidy.Field("int16", "tokens accepted at it"),
+    "forward": Field("int32", "which forward of the answer, from 0 (the prefill)"),
+    "accepted": Field("int16", "tokens accepted at it"),
 }
 """Columns of :func:`load_steps` beside those of ``WHO``."""
 
 TOKEN = {
-    "token": tidy.Field("int32", "which kept token of the answer, from 0"),
-    "forward": tidy.Field("int32", "the forward that it was accepted at, from 0"),
-    "offset": tidy.Field("int16", "its place among those accepted at that forward, from 0"),
-    "confidence": tidy.Field("float32", "in it, when it was accepted"),
+    "token": Field("int32", "which kept token of the answer, from 0"),
+    "forward": Field("int32", "the forward that it was accepted at, from 0"),
+    "offset": Field("int16", "its place among those accepted at that forward, from 0"),
+    "confidence": Field("float32", "in it, when it was accepted"),
 }
 """Columns of :func:`load_tokens` beside those of ``WHO``."""
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 
+from mars.analysis import columns
 from mars.config import Study
 
 EVALUATION_COLUMNS = {
@@ -42,33 +43,9 @@ EVALUATION_COLUMNS = {
 }
 """Columns of ``evaluation.csv``: one row per (benchmark, decoding setting)."""
 
-THROUGHPUT_COLUMNS = {
-    "seed": "int64",
-    "part": "str",  # grid; batching: static against continuous
-    "acceptance": "str",  # model; replayed: drawn, and forced on every method
-    "batch_size": "int64",  # of part batching: rows in flight
-    "method": "str",  # generate, generate_static (transformers' own), ar, mars (ours), released
-    "cache": "str",  # dynamic, static (transformers'); none, block, cursor (ours)
-    "cache_block": "float64",  # B_cache, only with cache: block
-    "tau": "float64",  # empty where acceptance is replayed
-    "draft": "str",  # B, auto; empty where nothing is drafted
-    "scheduling": "str",  # static, continuous
-    "repeat": "int64",
-    "seconds": "float64",
-    "first_token_seconds": "float64",
-    "decode_tokens_per_s": "float64",
-    "tokens": "int64",
-    "tokens_per_s": "float64",
-    "tokens_per_forward": "float64",  # forwards of rows
-    "model_forwards": "float64",  # forwards of the batch
-    "model_tokens": "float64",  # columns that went through the model, padding included
-    "gflops_per_s": "float64",  # achieved
-    "gbytes_per_s": "float64",
-    "peak_gflops_per_s": "float64",  # this machine's ceilings, measured
-    "peak_gbytes_per_s": "float64",
-    "peak_memory_mb": "float64",
-}
-"""Columns read of ``throughput.csv``: one row per run of a method."""
+_READ = {"category": "str", "Int32": "float64", "int32": "int64"}
+THROUGHPUT_COLUMNS = {name: _READ.get(f.dtype, f.dtype) for name, f in columns.THROUGHPUT.items()}
+"""Columns of ``throughput.csv``: one row per run of a method; ``mars.analysis.columns`` tells."""
 
 PROFILE_COLUMNS = {
     "seed": "int64",
@@ -192,9 +169,8 @@ def load_evaluation(study: Study, results: Path) -> pd.DataFrame:
 
 def load_throughput(study: Study, results: Path) -> pd.DataFrame:
     """``throughput.csv`` of every seed as one frame (columns: ``THROUGHPUT_COLUMNS``)."""
-    known = {"part", "acceptance", "batch_size", "method", "cache", "tau", "draft", "scheduling"}
-    required = known | {"repeat", "seconds", "tokens", "tokens_per_s", "tokens_per_forward"}
-    return _load_seeds(throughput_files(study, results), THROUGHPUT_COLUMNS, required)
+    files = throughput_files(study, results)
+    return _load_seeds(files, THROUGHPUT_COLUMNS, set(THROUGHPUT_COLUMNS))
 
 
 def load_profile(study: Study, results: Path) -> pd.DataFrame:

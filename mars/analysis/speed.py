@@ -56,8 +56,18 @@ class Setting(NamedTuple):
     scheduling: str = "static"
 
 
+def _roofline(runs: pd.DataFrame) -> pd.Series:
+    """Seconds that each run's work takes at the machine's ceilings: of its FLOP or its bytes."""
+    shares = [runs[f"{of}_per_s"] / runs[f"peak_{of}_per_s"] for of in ("gflops", "gbytes")]
+    return runs["seconds"] * pd.concat(shares, axis=1).max(axis=1, skipna=False)
+
+
 class Grid:
-    """The runs of one part of ``throughput.csv`` at one acceptance and one τ."""
+    """The runs of one part of ``throughput.csv`` at one acceptance and one τ.
+
+    Beside the file's columns they have ``roofline_seconds``, what the machine's ceilings allow,
+    and ``of_roofline``, that over the measured seconds.
+    """
 
     def __init__(self, runs: pd.DataFrame) -> None:
         self._runs: dict[Setting, pd.DataFrame] = {}
@@ -66,7 +76,9 @@ class Grid:
             kind=[kind_of(*kind) for kind in kinds],
             cache_block=runs["cache_block"].fillna(0).astype(int),
             scheduling=runs["scheduling"].fillna("static"),
+            roofline_seconds=_roofline(runs),
         )
+        runs["of_roofline"] = runs["roofline_seconds"] / runs["seconds"]
         keys = ["kind", "cache_block", "batch_size", "scheduling"]
         groups: Iterable[tuple[Any, pd.DataFrame]] = runs.groupby(keys)
         for (kind, block, batch, scheduling), mine in groups:
@@ -94,6 +106,10 @@ class Grid:
     def of(self, column: str, setting: Setting) -> Repeated | None:
         """A column of ``throughput.csv``: its median over repeats and seeds."""
         return Repeated.of(list(self._runs[setting][column]))
+
+    def prompts(self, setting: Setting) -> int:
+        """How many were decoded in a run."""
+        return int(self._runs[setting]["prompts"].iloc[0])
 
     def ratio(self, column: str, above: Setting | None, below: Setting | None) -> Repeated | None:
         """``column`` of one setting over that of another, over the repeats that both have."""
@@ -156,6 +172,18 @@ def load_batching(study: Study, results: Path) -> Grid:
 def _runs(study: Study, results: Path, part: str) -> pd.DataFrame:
     runs = load_throughput(study, results)
     return of_every_seed(study, runs[runs["part"] == part], ["acceptance", "method"])
+
+
+def prompts_decoded(grid: Throughput) -> str:
+    """How many prompts the runs of a grid decode, in words."""
+    counts = [grid.prompts_at(size) for size in grid.batch_sizes]
+    low, high = min(counts), max(counts)
+    if low == high:
+        return f"{high} prompts of {grid.benchmark}"
+    return (
+        f"the first {low} to {high} prompts of {grid.benchmark} ({grid.batches} batches at most "
+        "of each size)"
+    )
 
 
 def threshold(grid: Throughput) -> float | None:

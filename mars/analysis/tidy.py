@@ -2,7 +2,8 @@
 
 ``load("embedded")`` is the way in. ``mars tidy`` (a rule of the workflow) writes the file,
 ``results/<study>/records.parquet``, and beside it ``generations.parquet`` with what is long: texts,
-accepted counts, confidences (``mars.analysis.generations``). Where they are missing, or older than
+accepted counts, confidences (``mars.analysis.generations``); ``mars tidy-throughput`` writes
+``throughput.parquet``, the runs of the wall-clock grid. Where they are missing, or older than
 the records they were made from, records are read from their JSONL files instead: slower, the same.
 """
 
@@ -13,7 +14,7 @@ import json
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,19 +22,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mars.analysis import results as res
+from mars.analysis.columns import THROUGHPUT, Field
 from mars.analysis.render import whole_file
 from mars.analysis.results import ResultsError, as_rows, iter_records, load_evaluation
 from mars.config import Study, load_study
 
 Source = str | Path | Study | tuple[Study, Path]
 """What names a study's results: its name, their folder, the study itself, or it and its folder."""
-
-
-class Field(NamedTuple):
-    """A documented column."""
-
-    dtype: str
-    meaning: str
 
 
 COLUMNS: dict[str, Field] = {
@@ -89,6 +84,8 @@ ARROW = {
     "float64": pa.float64(),
     "list of int16": pa.list_(pa.int16()),
     "list of float32": pa.list_(pa.float32()),
+    "Int32": pa.int32(),
+    "int64": pa.int64(),
 }
 MADE_FROM = b"mars_made_from"
 """Key of the Parquet metadata that says which results a file was made from."""
@@ -116,12 +113,9 @@ def load(study: Source = "embedded") -> pd.DataFrame:
 
 
 def load_throughput(study: Source = "embedded") -> pd.DataFrame:
-    """Every run of a study's wall-clock grid, a row each (columns: ``THROUGHPUT_COLUMNS``)."""
-    made, results = locate(study)
-    frame = res.load_throughput(made, results)
-    text = [name for name, kind in res.THROUGHPUT_COLUMNS.items() if kind == "str"]
-    frame = frame.astype({**dict.fromkeys(text, "category"), "cache_block": "Int32"})
-    return frame.assign(study=pd.Categorical([made.study] * len(frame)))
+    """Every run of a study's wall-clock grid, a row each (columns: ``columns.THROUGHPUT``)."""
+    frame = res.load_throughput(*locate(study))
+    return frame.astype({name: field.dtype for name, field in THROUGHPUT.items()})
 
 
 def locate(study: Source) -> tuple[Study, Path]:
@@ -279,6 +273,14 @@ def _tables(study: Study, results: Path, long: bool) -> Iterator[tuple[pa.Table,
     """What the two files hold of each records file; the second only if it is asked for."""
     for row in _rows(study, results):
         found = once(iter_records(results / row["records"]))
+def write_throughput(study: Study, results: Path, out: Path) -> None:
+    """Write every run of a study's wall-clock grid to ``out``, a Parquet file."""
+    schema = pa.schema({name: ARROW[field.dtype] for name, field in THROUGHPUT.items()})
+    runs = pa.Table.from_pandas(load_throughput((study, results)), schema, preserve_index=False)
+    with whole_file(out) as part:
+        pq.write_table(runs.replace_schema_metadata(None), part, compression="zstd")
+
+
         of_file = {name: row[name] for name in OF_FILE}
         yield table(found, of_file, FIRST), table(found, of_file, SECOND) if long else None
 

@@ -215,6 +215,12 @@ def results(args: argparse.Namespace) -> None:
     from mars.analysis.tidy import locate
 
     study, folder = locate(args.name)
+def tidy_throughput(args: argparse.Namespace) -> None:
+    from mars.analysis.tidy import write_throughput
+
+    write_throughput(_study(args), args.results, args.out)
+
+
     found = terminal.find(args.table, study, folder)
     found = terminal.narrow(found, study, args.scale, args.variant, args.benchmark)
     if args.json:

@@ -108,6 +108,14 @@ def build_parser() -> argparse.ArgumentParser:
     table = command(
         "table", commands.table, "write one table of a study's results, as CSV, Markdown and LaTeX"
     )
+    runs = command(
+        "tidy-throughput",
+        commands.tidy_throughput,
+        "gather the runs of a wall-clock grid in Parquet",
+    )
+    runs.study().results()
+    runs.out("the Parquet file to write")
+
     table.describe(
         "Writes NAME.csv, NAME.md and NAME.tex. Of table2 to table5, which the paper has too, "
         "there are three forms more, in its own layout: NAME.ours, NAME.paper, NAME.difference."

@@ -20,6 +20,8 @@ def presentation(study: Study) -> dict[str, list[str]]:
         "table": [f"{results}/tables/{name}.csv" for name in tables if name not in COMPARED],
         "compared_table": [f"{results}/tables/{name}.csv" for name in tables if name in COMPARED],
     }
+    if study.throughput:
+        found["tidy_throughput"] = [f"{results}/throughput.parquet"]
     for name in FIGURES:
         if applies(study, name):
             found[f"figure_{name}"] = [f"{figures}/{name}.png"]

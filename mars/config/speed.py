@@ -81,6 +81,10 @@ class Throughput(Section):
     continuous: Continuous | None = None
     trace: Trace | None = None
 
+    def prompts_at(self, batch_size: int) -> int:
+        """How many prompts a run decodes at a batch size: all, or as many as ``batches`` takes."""
+        return min(self.prompts, batch_size * (self.batches or self.prompts))
+
 
 class TrainingCost(Section):
     """What a training step costs: AR SFT, MARS and MARS as released, on the same conversations."""

@@ -183,15 +183,16 @@ def write_throughput(study: Study, results: Path, seed: int) -> None:
     ]
     large = max((c for c in grid.cache_blocks if c <= 32), default=32)
     replayed = [
+        ("mars", "none", None, "B", 0.7),
         ("mars", "block", large, "B", 1.3),
         ("mars", "cursor", None, "B", 1.6),
         ("mars", "cursor", None, "auto", 1.7),
         ("released", "block", large, "B", 0.6),
     ]
     drafting = [
-        ("mars", "none", None, "B", 0.7),
+        replayed[0],
         *(("mars", "block", c, "B", 1.0 + 0.1 * i) for i, c in enumerate(grid.cache_blocks)),
-        *replayed[1:],
+        *replayed[2:],
     ]
     rows = []
 
@@ -217,7 +218,7 @@ def write_throughput(study: Study, results: Path, seed: int) -> None:
                 "scheduling": "static",
                 "linears": "stock",
                 "repeat": repeat,
-                "prompts": grid.prompts,
+                "prompts": grid.prompts_at(batch),
                 "max_new_tokens": grid.max_new_tokens,
                 "seconds": seconds,
                 "first_token_seconds": 0.01 * batch,
@@ -247,7 +248,7 @@ def write_throughput(study: Study, results: Path, seed: int) -> None:
         for *kind, rate in [*autoregressive, *replayed] if grid.replay else []:
             add(tuple(kind), batch, rate, tau=None, acceptance="replayed")
     if grid.continuous:
-        for *kind, rate in (autoregressive[2], replayed[1]):
+        for *kind, rate in (autoregressive[2], replayed[2]):
             for scheduling, gain in (("static", 1.0), ("continuous", 1.4)):
                 how = {"part": "batching", "acceptance": "replayed", "scheduling": scheduling}
                 add(tuple(kind), grid.continuous.slots, rate * gain, tau=None, **how)

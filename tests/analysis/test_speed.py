@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from mars.analysis import durations
+from mars.analysis.figures import caption
 from mars.analysis.render import Column, Section, Table
 from mars.analysis.results import THROUGHPUT_COLUMNS, ResultsError, load_throughput
 from mars.analysis.speed import LABELS, Grid, Setting, load_grid, threshold
@@ -34,6 +35,7 @@ def run(method: str, seconds: float, repeat: int = 0, **more: Any) -> dict[str, 
         "draft": "B" if drafts else "",
         "scheduling": "static",
         "repeat": repeat,
+        "prompts": 20,
         "seconds": seconds,
         "tokens": 100,
         "tokens_per_s": 100 / seconds,
@@ -107,6 +109,45 @@ def test_shares_are_of_the_machines_ceilings():
     ar = Setting("ar", None, 4)
     assert grid.share("gflops_per_s", ar) == Repeated(37.5, pytest.approx(25 / SQRT2))
     assert grid.share("gbytes_per_s", ar) is None  # not recorded
+
+
+def test_the_roofline_predicts_from_the_work_and_its_nearer_ceiling(study, tmp_path):
+    """AR reads 40 GB in 4 s at 10 of 20 GB/s; MARS computes 90 GFLOP in 3 s at 30 of 50 GFLOP/s."""
+    at = {"peak_gflops_per_s": 50.0, "peak_gbytes_per_s": 20.0, "model_tokens": 1.0}
+    at |= {"model_forwards": 1.0, "acceptance": "replayed", "tau": None}
+    ar = {"gflops_per_s": 5.0, "gbytes_per_s": 10.0}
+    mars = {"gflops_per_s": 30.0, "gbytes_per_s": 8.0}
+    results = write(
+        tmp_path,
+        run("ar", 4.0, **at, **ar),
+        run("mars", 3.0, **at, **mars),
+        run("mars", 3.0, **(at | mars | {"gbytes_per_s": None}), cache="none"),
+    )
+    rows = rows_of(build("roofline", study, results), section=1)
+    assert rows["AR, this suite's loop"]["predicted"] == pytest.approx(40 / 20)
+    cursor = rows["MARS + cursor cache"]
+    assert cursor["predicted"] == pytest.approx(90 / 50)
+    assert cursor["predicted_vs_ar"] == pytest.approx(2 / 1.8)
+    assert cursor["vs_ar"] == Repeated(pytest.approx(4 / 3), None)
+    assert cursor["of_predicted"] == pytest.approx((4 / 3) / (2 / 1.8))
+    # of work that is not known whole nothing is predicted
+    assert rows["MARS (no cache)"]["predicted"] is None
+    assert rows["MARS (no cache)"]["of_predicted"] is None
+
+
+def test_prompts_are_those_that_a_run_decoded(study, results, tmp_path):
+    """Not those that the study may use: ``batches`` cuts a run of small batches short."""
+    assert (study.throughput.prompts, study.throughput.batches) == (128, 4)
+    for name in ("table5", "replay"):
+        table = build(name, study, results)
+        rows = [row for section in table.sections for row in section.rows]
+        assert {(row["batch_size"], row["prompts"]) for row in rows} == {
+            (1, 4), (4, 16), (8, 32), (16, 64), (32, 128),
+        }  # fmt: skip
+        assert "the first 4 to 128 prompts of toy_gsm8k (4 batches at" in " ".join(table.notes)
+    assert "the first 4 to 128 prompts" in caption("wall_clock", study)
+    whole = with_grid(study, batches=None)
+    assert ", 128 prompts of toy_gsm8k," in " ".join(build("table5", whole, tmp_path).notes)
 
 
 def test_methods_are_told_apart_and_ordered():

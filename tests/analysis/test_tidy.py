@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from mars.analysis import load, load_generations, load_steps, load_throughput, load_tokens, tidy
+from mars.analysis.columns import THROUGHPUT
 from mars.analysis.generations import STEP, TOKEN, WHO
 from mars.analysis.results import (
-    THROUGHPUT_COLUMNS,
     ResultsError,
     iter_records,
     load_evaluation,
@@ -67,7 +67,7 @@ def test_the_documentation_lists_the_same_columns():
     """Rows of docs/results.md are | `name` | dtype | meaning |."""
     rows = [line.strip("| ").split(" | ") for line in DOCS.read_text().splitlines()]
     found = [(r[0].strip("`"), r[1], r[2]) for r in rows if len(r) == 3 and r[0].startswith("`")]
-    parts = (tidy.COLUMNS, tidy.LONG, STEP, TOKEN)
+    parts = (tidy.COLUMNS, tidy.LONG, STEP, TOKEN, THROUGHPUT)
     assert found == [(n, f.dtype, f.meaning) for part in parts for n, f in part.items()]
 
 
@@ -182,10 +182,29 @@ def test_the_wall_clock_grid_is_a_typed_frame_too(fixed, partial):
     shutil.copytree(measured, partial, dirs_exist_ok=True)
     (partial / "config.yaml").write_text(dump_study(study))
     frame = load_throughput(partial)
-    assert list(frame) == [*THROUGHPUT_COLUMNS, "study"]
-    assert str(frame["cache_block"].dtype) == "Int32"
-    assert str(frame["method"].dtype) == "category"
-    assert len(frame) == len(pd.read_csv(measured / "seed0" / "throughput.csv"))
+    assert {n: str(frame[n].dtype) for n in frame} == {n: f.dtype for n, f in THROUGHPUT.items()}
+    csv = pd.read_csv(measured / "seed0" / "throughput.csv")
+    assert list(frame) == list(csv)
+    assert len(frame) == len(csv)
+    for name in ("prompts", "checkpoint", "seconds"):
+        assert list(frame[name]) == list(csv[name])
+    assert frame["tau"].isna().sum() == csv["tau"].isna().sum() > 0
+
+
+def test_the_wall_clock_grid_in_parquet_is_the_frame(fixed, tmp_path):
+    study, results = fixed
+    out = tmp_path / "throughput.parquet"
+    tidy.write_throughput(study, results, out)
+    schema = pq.read_schema(out)
+    assert schema.names == list(THROUGHPUT)
+    for name, field in THROUGHPUT.items():
+        assert schema.field(name).type.equals(tidy.ARROW[field.dtype])
+    kinds = {name: field.dtype for name, field in THROUGHPUT.items()}
+    frame = pq.read_table(out).to_pandas().astype(kinds)
+    pd.testing.assert_frame_equal(frame, load_throughput(fixed))
+    tidy.write_throughput(study, tmp_path / "nothing", out)
+    assert pq.read_schema(out).equals(schema)
+    assert pq.read_table(out).num_rows == 0
 
 
 def test_an_empty_study_has_the_columns_and_no_rows(tmp_path):

@@ -67,6 +67,7 @@ def expected(study: str, seeds: tuple[int, ...] = (0,)) -> set[str]:
             for variant in ["base", *trained]:
                 jobs.add(f"evaluate {results}/seed{seed}/{scale}/{variant}/evaluation.csv")
         if plan["timed"]:
+            jobs.add(f"tidy_throughput {results}/throughput.parquet")
             jobs.add(f"throughput {results}/seed{seed}/throughput.csv")
             jobs.add(f"arrivals {results}/seed{seed}/arrivals.csv")
             jobs.add(f"training_cost {results}/seed{seed}/training_cost.csv")

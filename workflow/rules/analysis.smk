@@ -53,6 +53,31 @@ rule tidy:
         " --out {params.out:q} &> {log:q}"
 
 
+rule tidy_throughput:
+    """Every run of the wall-clock grid in a Parquet file; records do not wait for it."""
+    input:
+        throughput_files(),
+        sources(ROOT, "mars/analysis/tidy.py"),
+    output:
+        f"{RESULTS}/throughput.parquet",
+    log:
+        f"{RESULTS}/logs/tidy_throughput.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/tidy_throughput.tsv"
+    group:
+        "presentation"
+    conda:
+        "../envs/mars.yaml"
+    resources:
+        **SMALL,
+    params:
+        config=CONFIG,
+        results=lambda wildcards: RESULTS,
+    shell:
+        "exec python -m mars tidy-throughput --config {params.config:q}"
+        " --results {params.results:q} --out {output:q} &> {log:q}"
+
+
 rule table:
     input:
         table_inputs,

@@ -25,6 +25,7 @@ from mars.analysis.speed import (
     STATIC,
     Grid,
     load_grid,
+    prompts_decoded,
     threshold,
 )
 from mars.config import Study
@@ -222,10 +223,10 @@ def caption(study: Study) -> str:
         at = REPLAYED if tau is None else f"τ = {tau:g}"
         setting = (
             f"Ours: {grid.variant} of {grid.scale} at {at}, median of {grid.repeats} "
-            f"repeats over {grid.prompts} prompts (bars: standard deviation over them), relative "
-            "to the fastest AR method at the same batch size (this suite's loop, transformers' "
-            "generate with a dynamic cache, which is what the paper calls AR with a KV cache, or "
-            "with a static one)."
+            f"repeats over {prompts_decoded(grid)} (bars: standard deviation over the repeats), "
+            "relative to the fastest AR method at the same batch size (this suite's loop, "
+            "transformers' generate with a dynamic cache, which is what the paper calls AR with a "
+            "KV cache, or with a static one)."
         )
         if grid.replay and tau is not None:
             setting += (

@@ -17,11 +17,13 @@ from mars.analysis.speed import (
     Setting,
     load_batching,
     load_grid,
+    prompts_decoded,
 )
 from mars.analysis.tables.wall_clock import (
     EFFICIENCY,
     FORWARDS,
     HEAD,
+    PROMPTS,
     RATIOS,
     TIMING,
     repeats,
@@ -54,7 +56,7 @@ def replay(study: Study, results: Path) -> Table:
     made = study.throughput
     if made and made.replay:
         notes.append(
-            f"{made.variant} of {made.scale}, {made.prompts} prompts of {made.benchmark}, "
+            f"{made.variant} of {made.scale}, {prompts_decoded(made)}, "
             f"{made.replay.max_new_tokens} new tokens each, "
             f"{made.replay.tokens_per_forward:g} tokens per forward on average with full drafts. "
             "A block cache accepts fewer of the same draws, as it cuts a draft at its block's end, "
@@ -99,6 +101,7 @@ def batching(study: Study, results: Path) -> Table:
                 "model": LABELS[static.method],
                 "acceptance": REPLAYED,
                 "slots": static.batch_size,
+                "prompts": grid.prompts(static),
                 "static": grid.of("tokens_per_s", static),
                 "continuous": grid.of("tokens_per_s", continuous),
                 "ratio": grid.ratio("tokens_per_s", continuous, static),
@@ -111,6 +114,7 @@ def batching(study: Study, results: Path) -> Table:
         HEAD[0],
         ACCEPTANCE,
         Column("slots", "Slots", text=True),
+        PROMPTS,
         Column("static", "Static, tokens/s", spread=True),
         Column("continuous", "Continuous, tokens/s", spread=True),
         Column("ratio", "Continuous ÷ static", decimals=2, spread=True),

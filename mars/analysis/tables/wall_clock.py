@@ -23,6 +23,7 @@ from mars.analysis.speed import (
     Grid,
     Setting,
     load_grid,
+    prompts_decoded,
 )
 from mars.analysis.statistics import Repeated
 from mars.config import Study
@@ -32,7 +33,9 @@ HEAD = [
     Column("cache_block", "B_cache", text=True),
     Column("batch_size", "Batch", text=True),
 ]
+PROMPTS = Column("prompts", "Prompts", text=True)
 TIMING = [
+    PROMPTS,
     Column("tokens_per_s", "Tokens/s", spread=True, best="high"),
     Column("seconds", "Time (s)", decimals=2, spread=True, best="low"),
     Column("speedup", "Speedup", decimals=2, spread=True, best="high"),
@@ -65,6 +68,7 @@ def timing(grid: Grid, setting: Setting) -> dict[str, Any]:
         "model": LABELS[setting.method],
         "cache_block": setting.cache_block,
         "batch_size": batch,
+        "prompts": grid.prompts(setting),
         "tokens_per_s": grid.of("tokens_per_s", setting),
         "seconds": grid.of("seconds", setting),
         "speedup": grid.speedup(setting, opponent),
@@ -111,8 +115,8 @@ def wall_clock(study: Study, results: Path) -> Table:
         taus = ", ".join(f"{tau:g}" for tau in made.thresholds)
         notes.insert(
             0,
-            f"{made.variant} of {made.scale} at τ = {taus}, {made.prompts} prompts of "
-            f"{made.benchmark}, at most {made.max_new_tokens} new tokens. Draft auto lets the "
+            f"{made.variant} of {made.scale} at τ = {taus}, {prompts_decoded(made)}, at most "
+            f"{made.max_new_tokens} new tokens. Draft auto lets the "
             "engine draft fewer tokens where a forward of more costs too much. This suite's AR "
             "loop and the cursor cache give a finished row's place to the next prompt; the others "
             "decode batch after batch, as they do in use.",
@@ -165,6 +169,10 @@ def roofline(study: Study, results: Path) -> Table:
         Column("gbytes", "GB/s", decimals=2, spread=True),
         Column("gbytes_share", "of its ceiling (%)"),
         Column("nearer", "Nearer ceiling", text=True),
+        Column("predicted", "Predicted (s)", decimals=3),
+        Column("predicted_vs_ar", "Predicted vs our AR", decimals=2),
+        Column("vs_ar", "Measured vs our AR", decimals=2, spread=True),
+        Column("of_predicted", "Measured ÷ predicted", decimals=2),
         Column("memory", "Peak memory (MB)", decimals=0),
     ]
     notes = [
@@ -177,7 +185,13 @@ def roofline(study: Study, results: Path) -> Table:
         "and keys and values of the cache. What a forward costs beyond them (dispatch, copies of "
         "the cache, memory moved between operations) lowers both shares. The nearer ceiling is "
         "the one with the larger share: arithmetic, or memory traffic.",
-        "On a CPU, peak memory is that of the whole process so far, which holds every model.",
+        "Predicted is what the ceilings allow: the work's FLOP or its bytes, whichever takes "
+        "longer at its ceiling; the speedup over our AR that follows from it stands beside the "
+        "measured one. Measured ÷ predicted below 1: this method's forwards stay further from "
+        "the ceilings than our AR's.",
+        "On a CPU, peak memory is of the method's own tensors, counted in a pass that is not "
+        "timed: weights, cache and activations of its longest batch. On a GPU it is all that "
+        "PyTorch holds there, the other methods' weights included.",
     ]
     title = "Wall-clock: prefill, decoding and the machine's ceilings"
     return Table("roofline", title, columns, sections or [Section(title)], notes)
@@ -186,6 +200,10 @@ def roofline(study: Study, results: Path) -> Table:
 def _achieved(grid: Grid, setting: Setting, replayed: bool) -> dict[str, Any]:
     width = grid.per("model_tokens", "model_forwards", setting)
     memory = grid.of("peak_memory_mb", setting)
+    ar = grid.find(AR, setting.batch_size)
+    predicted = grid.of("roofline_seconds", setting)
+    ahead = grid.ratio("roofline_seconds", ar, setting)
+    reached = grid.ratio("of_roofline", setting, ar)
     flops, bytes_read = (grid.share(c, setting) for c in ("gflops_per_s", "gbytes_per_s"))
     return {
         "model": LABELS[setting.method],
@@ -200,6 +218,10 @@ def _achieved(grid: Grid, setting: Setting, replayed: bool) -> dict[str, Any]:
         "gbytes": grid.of("gbytes_per_s", setting),
         "gbytes_share": bytes_read and bytes_read.value,
         "nearer": _nearer(flops, bytes_read),
+        "predicted": predicted and predicted.value,
+        "predicted_vs_ar": ahead and ahead.value,
+        "vs_ar": grid.speedup(setting, ar),
+        "of_predicted": reached and reached.value,
         "memory": memory and memory.value,
     }
 
