@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mars.analysis.results import (
     arrivals_files,
+    as_rows,
     load_evaluation,
     run_folder,
     throughput_files,
@@ -49,6 +50,8 @@ def missing(study: Study, results: Path) -> list[Missing]:
         gaps.append(Missing(what, command, source, targets))
 
     have = load_evaluation(study, results)
+    short = have[have["available"] < have["expected"]]
+    short = short.drop_duplicates(["seed", "scale", "variant", "benchmark"])
     known = set(have[FIELDS].itertuples(index=False, name=None))
     for seed in study.seeds:
         for scale, variant in study.runs():
@@ -76,6 +79,11 @@ def missing(study: Study, results: Path) -> list[Missing]:
                     taus = ", ".join(dict.fromkeys(f"{w[4]} τ {w[6]:g} {w[7]}" for w in absent))
                     what = f"evaluation of {where} on {benchmark} ({taus})"
                     add(what, evaluated, folder / "evaluation.csv")
+            of_run = short[["seed", "scale", "variant"]].eq([seed, scale, variant]).all(axis=1)
+            for row in as_rows(short[of_run]):
+                there = f"{row['available']:,.0f} of {row['expected']:,.0f} documents"
+                what = f"{row['benchmark']} of {where} had {there}: fetch it again, then evaluate"
+                add(what, evaluated, folder / "evaluation.csv")
         for what, source, files in (
             ("wall-clock grid", "throughput", throughput_files(study, results)),
             ("arrival trace", "arrivals", arrivals_files(study, results)),

@@ -40,6 +40,12 @@ EVALUATION_COLUMNS = {
     "seconds": "float64",
     "checkpoint": "str",
     "records": "str",  # path below the study's results folder
+    "max_new_tokens": "str",  # the budget; task: each task's own
+    "dtype": "str",
+    "chat_template": "str",  # hash
+    "version": "str",  # of the benchmark's tasks
+    "available": "float64",  # documents that the benchmark had, and
+    "expected": "float64",  # should have
 }
 """Columns of ``evaluation.csv``: one row per (benchmark, decoding setting)."""
 
@@ -156,7 +162,9 @@ def _parse_csv(
 
 def load_evaluation(study: Study, results: Path) -> pd.DataFrame:
     """``evaluation.csv`` of every run as one frame (columns: ``EVALUATION_COLUMNS``)."""
-    required = set(EVALUATION_COLUMNS) - {"metrics", "truncated", "seconds", "checkpoint", "cache"}
+    optional = {"metrics", "truncated", "seconds", "checkpoint", "cache", "max_new_tokens"}
+    optional |= {"dtype", "chat_template", "version", "available", "expected"}
+    required = set(EVALUATION_COLUMNS) - optional
     frames = [
         _read_csv(path, EVALUATION_COLUMNS, required)
         for *_, path in files_of_runs(study, results, "evaluation.csv")

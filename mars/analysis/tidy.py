@@ -55,6 +55,10 @@ COLUMNS: dict[str, Field] = {
         "float64", "the confidence of its least certain token; missing: none recorded"
     ),
     "checkpoint": Field("category", "hash of the checkpoint that answered"),
+    "max_new_tokens": Field("category", "the budget of new tokens; task: the task's own"),
+    "dtype": Field("category", "of the computation"),
+    "chat_template": Field("category", "hash of the chat template"),
+    "version": Field("category", "of lm-eval's task"),
     "records": Field("category", "file that the record comes from, below the results folder"),
 }
 """Columns of :func:`load` and of ``records.parquet``, in order: dtype and meaning."""
@@ -69,7 +73,7 @@ LONG: dict[str, Field] = {
 KEYS = ("records", "task", "doc_id", "repeat")
 OF_FILE = (
     *("study", "seed", "scale", "variant", "benchmark", "decoder", "block_size", "tau", "rule"),
-    *("cache", "checkpoint", "records"),
+    *("cache", "checkpoint", "max_new_tokens", "dtype", "chat_template", "version", "records"),
 )
 """Columns that are the same for all records of a file."""
 

@@ -87,6 +87,9 @@ def check(args: argparse.Namespace) -> None:
     if study.checkpoints == "trained":
         lines += check_rows(study, {s: source.tokenizer for s, source in bases.items()}, name)
     lines += check_benchmarks(study, bases, name)
+    for line in lines:
+        if "warning:" in line:
+            print(f"{name}: {line}", file=sys.stderr)
     write_atomically(args.out, "\n".join([*lines, *filter(None, [args.stamp])]) + "\n")
 
 
@@ -131,6 +134,12 @@ def pretrain(args: argparse.Namespace) -> None:
 
 
 def evaluate(args: argparse.Namespace) -> None:
+    if args.rescore:
+        study = _study(args, attrgetter("evaluation.threads"), lambda study: 0)
+        from mars.evaluation.run import rescore
+
+        rescore(study, args.seed, args.scale, args.variant, args.checkpoint, args.out)
+        return
     study = _study(
         args,
         lambda study: study.evaluation.threads,

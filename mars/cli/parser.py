@@ -51,6 +51,9 @@ def build_parser() -> argparse.ArgumentParser:
     evaluate.parser.add_argument(
         "--share", metavar="I/N", help="only decode this share of the documents (of 0/N … N-1/N)"
     )
+    evaluate.parser.add_argument(
+        "--rescore", action="store_true", help="score the records that are there, and run no model"
+    )
 
     _generate_options(
         command("generate", commands.generate, "have a checkpoint answer prompts").parser

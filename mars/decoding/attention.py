@@ -168,6 +168,12 @@ def _few_queries(
     return torch.bmm(scores.softmax(-1), value)
 
 
+def used_on(device: str) -> str:
+    """What of this module attends on a device, for the record of a run."""
+    few = f"; up to {FEW_QUERIES} masked columns a row: two batched products"
+    return f"SDPA over rows of the cache{few if device == 'cpu' else ''}"
+
+
 def use_rows_attention(model: Any) -> int:
     """Have a model attend through this module; returns G, its query heads a key head."""
     if hasattr(model, "set_attn_implementation"):

@@ -56,6 +56,16 @@ class LoadedBenchmark:
         """Task name → version."""
         return {name: str(task.VERSION) for name, task in self.tasks.items()}
 
+    @property
+    def available(self) -> int:
+        """Documents that its data has."""
+        return sum(len(task.eval_docs) for task in self.tasks.values())
+
+    @property
+    def expected(self) -> int:
+        """Documents that it should have, where that is known."""
+        return DOCUMENTS.get(self.name, self.available)
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -207,13 +217,11 @@ def _prepare(task: Any, num_fewshot: int, key: str) -> None:
 
 def shortfall(loaded: LoadedBenchmark) -> str | None:
     """A line for a real benchmark that has fewer documents than it should; None: it has all."""
-    has = sum(len(task.eval_docs) for task in loaded.tasks.values())
-    wanted = DOCUMENTS.get(loaded.name, has)
-    if has >= wanted:
+    if loaded.available >= loaded.expected:
         return None
     return (
-        f"evaluation.benchmarks.{loaded.name}: warning: {has} documents, but the benchmark has "
-        f"{wanted}: a file of it may be cut short; fetch it again"
+        f"evaluation.benchmarks.{loaded.name}: warning: {loaded.available} documents, but the "
+        f"benchmark has {loaded.expected}: a file of it may be cut short; fetch it again"
     )
 
 

@@ -200,7 +200,8 @@ class MarsLM(TemplateLM):
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """The texts of the requests, in order; only what has no record is decoded."""
         jobs = self._jobs(requests)
-        missing = {job.key: job for job in jobs if self.store.get(job.key) is None}
+        known = {job.key: self.store.get(job.key) for job in jobs}
+        missing = {job.key: job for job in jobs if known[job.key] is None}
         if missing and self.source.load is None:
             first = next(iter(missing.values()))
             raise EvaluationError(
@@ -208,7 +209,7 @@ class MarsLM(TemplateLM):
                 f"(the first: {first.task}, document {first.doc_id}); evaluate before re-scoring"
             )
         self._decode(list(missing.values()), disable_tqdm)
-        found = [self.store.get(job.key) for job in jobs]
+        found = [known[job.key] or self.store.get(job.key) for job in jobs]
         self.used = [record for record in found if record is not None]
         return [record.said for record in self.used]
 
@@ -218,7 +219,7 @@ class MarsLM(TemplateLM):
         """Decode one of ``of`` shares of the requests into the store; those ``known`` are done."""
         missing = {job.key: job for job in self._jobs(requests) if job.key not in known}
         jobs = sorted(missing.values(), key=lambda job: (-len(job.request.prompt_ids), job.key))
-        self._decode([job for job in jobs[index::of] if self.store.get(job.key) is None], False)
+        self._decode([job for job in jobs[index::of] if job.key not in self.store], False)
 
     def _jobs(self, requests: Sequence[Instance]) -> list[_Job]:
         seen: Counter[tuple[str, int]] = Counter()
@@ -240,6 +241,7 @@ class MarsLM(TemplateLM):
                     "code": decoding_code(self.settings.decoder),
                     "checkpoint": self.source.checkpoint,
                     "dtype": self.source.dtype,
+                    "device": self.source.device.partition(":")[0],
                     "decoding": decoding | {"temperature": temperature},
                     "until": until,
                     "max_new_tokens": budget,
@@ -357,7 +359,7 @@ class MarsLM(TemplateLM):
     def scored(self, scores: Mapping[tuple[str, int], float]) -> list[Record]:
         """The records last used with their scores, which are written to the store."""
         done = [replace(r, score=scores[r.task, r.doc_id]) for r in self.used]
-        if done != self.used or len(done) != len(self.store):
+        if done != list(self.store):
             self.store.replace(done)
         return done
 

@@ -1,7 +1,8 @@
 """Records: one JSON line per document, kept as soon as it is decoded.
 
 A record is found again by its *fingerprint*, a hash of everything that shapes it, so a killed run
-goes on where it stopped, and a change of any setting is a new record, never a reused one.
+goes on where it stopped, and a change of any setting is a new record, never a reused one. What such
+a change leaves behind is kept in a file beside, and found again where the setting comes back.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ import hashlib
 import inspect
 import json
 import os
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import MISSING, dataclass, fields
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -152,19 +153,98 @@ def read_records(path: Path) -> list[Record]:
         return []
     except OSError as error:
         raise RecordError(f"{path}: cannot be read: {error.strerror or error}") from None
-    found = []
-    for line in lines:
-        try:
-            values = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(values, dict) and values.keys() | _OPTIONAL == _NAMES:
-            found.append(Record(**values))
-    return found
+    return [record for line in lines if (record := _parse(line)) is not None]
+
+
+def _parse(line: bytes) -> Record | None:
+    """The record of a line; None: it is torn, or of another kind."""
+    try:
+        values = json.loads(line)
+    except ValueError:
+        return None
+    whole = isinstance(values, dict) and values.keys() | _OPTIONAL == _NAMES
+    return Record(**values) if whole else None
+
+
+def _append(path: Path, records: Iterable[Record]) -> None:
+    """Append records to a file; they are on disk when this returns. Raises OSError: none is."""
+    size = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as file:
+            size = file.tell()
+            file.write("".join(record.line() for record in records).encode())
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        if size is not None:
+            with suppress(OSError):
+                os.truncate(path, size)
+        raise
+
+
+def _drop_torn_line(path: Path) -> None:
+    """Cut off what a killed run left after the last whole line, so that lines can follow."""
+    try:
+        with path.open("r+b") as file:
+            file.truncate(file.read().rfind(b"\n") + 1)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be opened: {error.strerror or error}") from None
+
+
+class _Earlier:
+    """Records of settings that are not in use now: only their places are held in memory.
+
+    What is used again is copied from here, so that nothing is ever removed.
+
+    Args:
+        path: the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        """Fingerprint → where its line begins; what a killed run left torn at the end is cut."""
+        places: dict[str, int] = {}
+        if not self.path.exists():
+            return places
+        at = 0
+        with self.path.open("r+b") as file:
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                places[line[:60].decode("ascii", "replace").split('"')[3]] = at
+                at += len(line)
+            file.truncate(at)
+        return places
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._places
+
+    def get(self, key: str) -> Record | None:
+        """The record of a fingerprint, read anew each time."""
+        if key not in self:
+            return None
+        with self.path.open("rb") as file:
+            file.seek(self._places[key])
+            return _parse(file.readline())
+
+    def add(self, records: Iterable[Record]) -> None:
+        """Keep those that are not here yet. Raises OSError: none of them is kept."""
+        if new := [record for record in records if record.fingerprint not in self]:
+            _append(self.path, new)
+            del self._places
 
 
 class RecordStore:
     """The records of one benchmark under one decoding setting, in memory and in a file.
+
+    In ``<name>.earlier.jsonl`` beside it are those of other budgets, templates, limits and so on,
+    which count for no result but are found.
 
     Args:
         path: the file; None keeps them in memory only.
@@ -173,27 +253,27 @@ class RecordStore:
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
         self._known: dict[str, Record] = {}
+        self._earlier: _Earlier | None = None
         if path is not None:
-            self._drop_torn_line(path)
+            _drop_torn_line(path)
             self._known = {record.fingerprint: record for record in read_records(path)}
-
-    @staticmethod
-    def _drop_torn_line(path: Path) -> None:
-        """Cut off what a killed run left after the last whole line, so that lines can follow."""
-        if not path.exists():
-            return
-        try:
-            with path.open("r+b") as file:
-                file.truncate(file.read().rfind(b"\n") + 1)
-        except OSError as error:
-            raise RecordError(f"{path}: cannot be opened: {error.strerror or error}") from None
+            self._earlier = _Earlier(path.with_name(f"{path.stem}.earlier.jsonl"))
 
     def __len__(self) -> int:
         return len(self._known)
 
+    def __iter__(self) -> Iterator[Record]:
+        """The records of the file, in its order."""
+        return iter(self._known.values())
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._known or (self._earlier is not None and key in self._earlier)
+
     def get(self, key: str) -> Record | None:
         """The record of a fingerprint, if it is known."""
-        return self._known.get(key)
+        if key in self._known or self._earlier is None:
+            return self._known.get(key)
+        return self._earlier.get(key)
 
     def add(self, records: Iterable[Record]) -> None:
         """Append finished records; they are on disk when this returns.
@@ -203,31 +283,29 @@ class RecordStore:
         """
         records = list(records)
         if self.path is not None:
-            self._append("".join(record.line() for record in records).encode())
+            with self._one_line():
+                _append(self.path, records)
         self._known.update({record.fingerprint: record for record in records})
 
-    def _append(self, lines: bytes) -> None:
-        assert self.path is not None
-        size = None
+    def replace(self, records: Iterable[Record]) -> None:
+        """Make these, in this order, the whole content of the file; others go to the earlier ones.
+
+        Raises:
+            RecordError: they cannot be written; nothing is lost.
+        """
+        kept = {record.fingerprint: record for record in records}
+        if self.path is not None and self._earlier is not None:
+            with self._one_line():
+                self._earlier.add(record for key, record in self._known.items() if key not in kept)
+            write_atomically(self.path, "".join(record.line() for record in kept.values()))
+        self._known = kept
+
+    @contextmanager
+    def _one_line(self) -> Iterator[None]:
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("ab") as file:
-                size = file.tell()
-                file.write(lines)
-                file.flush()
-                os.fsync(file.fileno())
+            yield
         except OSError as error:
-            if size is not None:
-                with suppress(OSError):
-                    os.truncate(self.path, size)
             raise RecordError(
                 f"{self.path}: cannot be written: {error.strerror or error}; the {len(self)} "
                 "records in it are kept: free space and run again"
             ) from None
-
-    def replace(self, records: Iterable[Record]) -> None:
-        """Make these, in this order, the whole content of the store."""
-        records = list(records)
-        if self.path is not None:
-            write_atomically(self.path, "".join(record.line() for record in records))
-        self._known = {record.fingerprint: record for record in records}

@@ -9,10 +9,12 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from mars.config import Decoding, Study
+from mars.decoding import attention
 from mars.evaluation import sandbox
 from mars.evaluation.benchmarks import (
     LoadedBenchmark,
@@ -31,7 +33,8 @@ log = logging.getLogger(__name__)
 COLUMNS = (
     "study", "seed", "scale", "variant", "benchmark", "decoder", "block_size", "tau", "rule",
     "cache", "metric", "score", "metrics", "documents", "tokens", "forwards", "tokens_per_forward",
-    "truncated", "seconds", "checkpoint", "records",
+    "truncated", "seconds", "checkpoint", "records", "max_new_tokens", "dtype", "device",
+    "chat_template", "version", "available", "expected",
 )  # fmt: skip
 
 
@@ -76,6 +79,8 @@ def evaluate_variant(
         path = out / "evaluation" / benchmark.name / f"{settings.id}.jsonl"
         if lm is None:
             lm = _model(study, source, settings)
+        if not generate:
+            lm.source = _as_recorded(source, out, benchmark.name)
         lm.use(
             settings,
             take_in_shares(path),
@@ -87,8 +92,8 @@ def evaluate_variant(
         outcome = run_benchmark(lm, benchmark, study.evaluation.limit_of(benchmark.name))
         records = lm.scored(outcome.scores)
         names = {"study": study.study, "seed": seed, "scale": scale, "variant": variant}
-        row = names | _row(benchmark, settings, outcome, records)
-        row |= {"checkpoint": source.checkpoint, "records": _relative(path, out)}
+        row = names | _row(benchmark, settings, outcome, records) | _shaped_by(benchmark, lm)
+        row |= {"records": _relative(path, out)}
         rows.append(row)
         print(
             f"[{number}/{len(work)}] {scale} {variant} {benchmark.name} {settings.id}: "
@@ -117,7 +122,8 @@ def rescore(
 ) -> None:
     """Score the records of a finished evaluation anew; no model runs, none is loaded.
 
-    The checkpoint's tokenizer and hash are needed to find the records that belong to it.
+    The checkpoint's tokenizer and hash are needed to find the records that belong to it; precision
+    and device are those that setup.json tells of, so that this works on another machine.
     """
     evaluate_variant(
         study, seed, scale, variant, checkpoint, out, include_path=include_path, generate=False
@@ -172,6 +178,29 @@ def _row(
     }
 
 
+def _shaped_by(benchmark: LoadedBenchmark, lm: MarsLM) -> dict[str, Any]:
+    """What else makes a row another result, and how many documents the benchmark has here."""
+    return {
+        "checkpoint": lm.source.checkpoint,
+        "max_new_tokens": lm.max_new_tokens,
+        "dtype": lm.source.dtype,
+        "device": lm.source.device,
+        "chat_template": lm.template_hash(),
+        "version": ", ".join(sorted(set(benchmark.versions.values()))),
+        "available": benchmark.available,
+        "expected": benchmark.expected,
+    }
+
+
+def _as_recorded(source: Source, out: Path, benchmark: str) -> Source:
+    """The source as it was when a benchmark's records were made, by its setup.json."""
+    path = out / "evaluation" / benchmark / "setup.json"
+    if not path.is_file():
+        return source
+    setup = json.loads(path.read_text(encoding="utf-8"))
+    return replace(source, dtype=setup["dtype"], device=setup["device"])
+
+
 def _relative(path: Path, out: Path) -> str:
     """Relative to ``results/<study>``, three folders above the run's."""
     return Path(os.path.relpath(path.resolve(), out.resolve().parents[2])).as_posix()
@@ -201,7 +230,9 @@ def _write_setup(benchmark: LoadedBenchmark, lm: MarsLM, out: Path) -> None:
         "chat_template": lm.template_hash(),
         "dtype": lm.source.dtype,
         "device": lm.source.device,
-        "attention": "SDPA over rows of the cache",
+        "attention": attention.used_on(lm.source.device),
+        "mask_token_id": lm.source.mask_token[0],
+        "mask_token_source": lm.source.mask_token[1],
         "max_new_tokens": lm.max_new_tokens,
         "fewshot_as_multiturn": benchmark.multiturn,
         "sandbox": sandbox.in_use(),

@@ -22,6 +22,7 @@ class Source:
         checkpoint: hash of the checkpoint.
         context: positions of the model.
         dtype: of the computation; device: where it takes place.
+        mask_token: its id, and what it is (see ``models.mask_token_id``).
         load: gives the model; None where no model may run (re-scoring).
     """
 
@@ -31,6 +32,7 @@ class Source:
     dtype: str
     load: Callable[[], Any] | None
     device: str = "cpu"
+    mask_token: tuple[int | None, str] = (None, "not known")
 
 
 def open_checkpoint(
@@ -56,13 +58,15 @@ def open_checkpoint(
             loaded.append(models.load_model(folder, dtype, device))
         return loaded[0]
 
+    tokenizer = models.load_tokenizer(folder)
     return Source(
-        tokenizer=models.load_tokenizer(folder),
+        tokenizer=tokenizer,
         checkpoint=models.checkpoint_hash(folder),
         context=_positions(config, folder),
         dtype=dtype,
         load=load if generate else None,
         device=device,
+        mask_token=models.told_mask_token(config, tokenizer),
     )
 
 

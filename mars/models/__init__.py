@@ -13,7 +13,7 @@ from mars.models.files import (
 from mars.models.gguf import import_gguf
 from mars.models.hub import resolve_checkpoint
 from mars.models.loading import load_model, load_tokenizer
-from mars.models.mask_token import highest_id, mask_token_id
+from mars.models.mask_token import highest_id, mask_token_id, told_mask_token
 from mars.models.saving import save_checkpoint, writing
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "mask_token_id",
     "resolve_checkpoint",
     "save_checkpoint",
+    "told_mask_token",
     "visible_gpus",
     "writing",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -49,6 +50,23 @@ def mask_token_id(model: PreTrainedModel, tokenizer: Tokenizer) -> int:
     model.config.mask_token_id = _within(chosen, max(rows, chosen + 1), "its tokenizer")
     model.config.mask_token_source = source
     return chosen
+
+
+def told_mask_token(config: Mapping[str, Any], tokenizer: Tokenizer) -> tuple[int, str]:
+    """What ``mask_token_id`` will find, without the weights: the id, and what it is.
+
+    Args:
+        config: of the checkpoint's config.json.
+        tokenizer: the checkpoint's.
+
+    Raises:
+        CheckpointError: the id is beyond the embedding.
+    """
+    rows = int(config.get("vocab_size") or highest_id(tokenizer) + 1)
+    recorded = config.get("mask_token_id")
+    if recorded is None:
+        return _choose(tokenizer, rows)
+    return int(recorded), str(config.get("mask_token_source") or "config.json")
 
 
 def _choose(tokenizer: Tokenizer, rows: int) -> tuple[int, str]:

@@ -98,11 +98,41 @@ def test_replace_keeps_the_old_file_until_the_new_is_whole(
     store = RecordStore(path)
     store.add([record("a"), record("b")])
     before = path.read_bytes()
-    monkeypatch.setattr(records.os, "fsync", _full)
-    with pytest.raises(RecordError, match="No space left"):
-        store.replace([record("b", score=1.0)])
-    assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
+    for changed in ([record("b", score=1.0)], [record("a"), record("b", score=1.0)]):
+        with monkeypatch.context() as patch:
+            patch.setattr(records.os, "fsync", _full)
+            with pytest.raises(RecordError, match="No space left"):
+                store.replace(changed)
+        assert path.read_bytes() == before
+        assert not list(tmp_path.glob(".*"))
+    store.replace([record("b", score=1.0)])
+    assert RecordStore(path).get("a") == record("a")
+
+
+def test_what_is_replaced_is_found_again(tmp_path: Path) -> None:
+    path, beside = tmp_path / "records.jsonl", tmp_path / "records.earlier.jsonl"
+    store = RecordStore(path)
+    store.add([record("a"), record("b", output="x" * 300)])
+    store.replace([record("b", score=1.0)])
+    assert read_records(path) == [record("b", score=1.0)]
+    assert read_records(beside) == [record("a")]
+    store.add([record("c")])
+    store.replace([record("a", score=0.5)])
+    assert read_records(beside) == [record("a"), record("b", score=1.0), record("c")]
+    for made in (store, RecordStore(path)):
+        assert list(made) == [record("a", score=0.5)]
+        assert made.get("c") == record("c")
+        assert "c" in made
+        assert made.get("d") is None
+        assert "d" not in made
+    size = beside.stat().st_size
+    store.replace([record("c")])  # what is beside already is not written there again
+    assert beside.stat().st_size == size
+    beside.write_bytes(beside.read_bytes()[:-9])
+    assert RecordStore(path).get("b") == record("b", score=1.0)
+    store = RecordStore(path)
+    store.replace([])
+    assert [each.fingerprint for each in read_records(beside)] == ["a", "b", "c"]
 
 
 def _full(_: int) -> None:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mars.config import Benchmark, Study
-from mars.evaluation import lm_eval_model, run, task_files
+from mars import cli
+from mars.config import Benchmark, Study, dump_study
+from mars.decoding.attention import used_on
+from mars.evaluation import lm_eval_model, records, run, task_files
 from mars.evaluation.benchmarks import load_benchmarks
-from mars.evaluation.records import RecordError, RecordStore, read_records
+from mars.evaluation.records import Record, RecordError, read_records
 from mars.evaluation.source import EvaluationError, Source
-from mars.models import CheckpointError
+from mars.models import CheckpointError, load_model, load_tokenizer, mask_token_id
 
 from .conftest import TOY, FakeDecoders
 
@@ -55,17 +58,17 @@ def test_rows_and_records(study: Study, out: Path, fake: FakeDecoders) -> None:
     ]
     for row in made:
         assert set(row) == set(run.COLUMNS)
-        records = read_records(out.parents[2] / row["records"])
+        kept = read_records(out.parents[2] / row["records"])
         assert row["records"].startswith("seed0/toy-s/mars_b4/evaluation/")
         documents = 42 if row["benchmark"] == "toy_bbh" else 6
-        assert int(row["documents"]) == len(records) == documents
-        assert int(row["tokens"]) == sum(record.tokens for record in records)
-        assert int(row["forwards"]) == sum(record.forwards for record in records)
-        assert all(record.score is not None for record in records)
+        assert int(row["documents"]) == len(kept) == documents
+        assert int(row["tokens"]) == sum(record.tokens for record in kept)
+        assert int(row["forwards"]) == sum(record.forwards for record in kept)
+        assert all(record.score is not None for record in kept)
         metrics = json.loads(row["metrics"])
         assert metrics[row["metric"]] * 100 == pytest.approx(float(row["score"]), abs=1e-3)
         if row["metric"] != "exact_match,get-answer":
-            mean = sum(record.score or 0 for record in records) / documents
+            mean = sum(record.score or 0 for record in kept) / documents
             assert mean * 100 == pytest.approx(float(row["score"]), abs=1e-3)
         assert (out / "evaluation" / row["benchmark"] / "setup.json").is_file()
 
@@ -102,33 +105,103 @@ def test_rescoring_runs_no_model(small: Study, out: Path, fake: FakeDecoders) ->
     assert (out / "evaluation.csv").read_text() == before
 
 
+def test_records_of_a_gpu_are_scored_again_by_a_command_without_one(
+    small: Study, out: Path, fake: FakeDecoders, source: Source, monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    there = replace(source, dtype="bfloat16", device="cuda")
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "open_checkpoint", lambda *_: there)
+        _evaluate(small, out)
+    assert {(row["dtype"], row["device"]) for row in rows(out)} == {("bfloat16", "cuda")}
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    asked = fake.asked
+    made = small.evaluation.model_copy(update={"panels": []})
+    alone = {"evaluation": made, "throughput": None, "training_cost": None}
+    (tmp_path / "study.yaml").write_text(dump_study(small.model_copy(update=alone)))
+    words = ["evaluate", "--rescore", "--config", str(tmp_path / "study.yaml"), "--seed", "0"]
+    words += ["--scale", "toy-s", "--variant", "mars_b4", "--checkpoint", "given"]
+    (out / "evaluation.csv").unlink()
+    assert cli.main([*words, "--out", str(out)]) == 0
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    assert fake.asked == asked
+
+
+def test_a_cpus_records_are_not_a_gpus(
+    small: Study, out: Path, fake: FakeDecoders, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _evaluate(small, out)
+    asked = fake.asked
+    for device, decoded in (("cuda", 2), ("cuda:1", 2), ("cpu", 2)):  # GPUs are alike
+        monkeypatch.setattr(run, "open_checkpoint", lambda *_, d=device: replace(source, device=d))
+        _evaluate(small, out)
+        assert fake.asked == decoded * asked
+
+
+def test_a_row_tells_what_shaped_it(small: Study, out: Path, fake: FakeDecoders) -> None:
+    _evaluate(small, out)
+    [loaded] = load_benchmarks({"toy_gsm8k": small.evaluation.benchmarks["toy_gsm8k"]}).values()
+    for row in rows(out):
+        assert (row["max_new_tokens"], row["dtype"], row["device"]) == (
+            str(small.evaluation.max_new_tokens), "float32", "cpu"
+        )  # fmt: skip
+        setup = json.loads((out / "evaluation" / row["benchmark"] / "setup.json").read_text())
+        assert row["chat_template"] == setup["chat_template"]
+        assert {task["version"] for task in setup["tasks"].values()} == {row["version"]}
+        assert row["available"] == row["expected"]
+        if row["benchmark"] == "toy_gsm8k":
+            assert int(row["available"]) == loaded.available > int(row["documents"])
+
+
 def test_a_new_checkpoint_is_a_new_result(
     small: Study, out: Path, fake: FakeDecoders, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _evaluate(small, out)
     asked = fake.asked
-    monkeypatch.setattr(run, "open_checkpoint", lambda *_: replace(source, checkpoint="new"))
-    _evaluate(small, out)
+    before = (out / "evaluation.csv").read_text()
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "open_checkpoint", lambda *_: replace(source, checkpoint="new"))
+        _evaluate(small, out)
     assert fake.asked == 2 * asked
     assert {row["checkpoint"] for row in rows(out)} == {"new"}
     for row in rows(out):
-        records = read_records(out.parents[2] / row["records"])
-        assert len(records) == int(row["documents"])
+        path = out.parents[2] / row["records"]
+        assert len(read_records(path)) == int(row["documents"])
+        assert len(read_records(path.with_suffix(".earlier.jsonl"))) == int(row["documents"])
+    _evaluate(small, out)
+    assert fake.asked == 2 * asked  # the first one's are still there
+    assert (out / "evaluation.csv").read_text() == before
+
+
+def test_a_smaller_limit_and_back_decodes_nothing(
+    small: Study, out: Path, fake: FakeDecoders
+) -> None:
+    _evaluate(small, out)
+    asked, before = fake.asked, (out / "evaluation.csv").read_text()
+    fewer = small.evaluation.model_copy(update={"limit": 2})
+    _evaluate(small.model_copy(update={"evaluation": fewer}), out)
+    assert {row["documents"] for row in rows(out)} == {"14", "2"}
+    for row in rows(out):  # whoever reads the file sees what belongs to the result
+        assert len(read_records(out.parents[2] / row["records"])) == int(row["documents"])
+    for _ in range(2):
+        _evaluate(small, out)
+        assert (out / "evaluation.csv").read_text() == before
+    assert fake.asked == asked
 
 
 def test_a_full_disk(
     small: Study, out: Path, fake: FakeDecoders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, calls = RecordStore._append, []
+    real, calls = records._append, []
 
-    def full(self: RecordStore, lines: bytes) -> None:
-        calls.append(lines)
+    def full(path: Path, made: Iterable[Record]) -> None:
+        calls.append(path)
         if len(calls) > 2:
-            raise RecordError("No space left on device")
-        real(self, lines)
+            raise OSError(28, "No space left on device")
+        real(path, made)
 
     with monkeypatch.context() as patch:
-        patch.setattr(RecordStore, "_append", full)
+        patch.setattr(records, "_append", full)
         patch.setattr(lm_eval_model, "KEEP_SECONDS", -1.0)  # keep each as it finishes
         with pytest.raises(RecordError):
             _evaluate(small, out)
@@ -215,7 +288,13 @@ def test_with_a_model(small: Study, checkpoint: Path, tmp_path: Path) -> None:
     run.evaluate_variant(small, 0, "toy-s", "mars_b4", checkpoint, out)
     for row in rows(out):
         assert float(row["tokens_per_forward"]) >= 1
-        records = read_records(out.parents[2] / row["records"])
-        assert all(sum(r.accepted) == r.tokens == len(r.confidence) for r in records)
+        kept = read_records(out.parents[2] / row["records"])
+        assert all(sum(r.accepted) == r.tokens == len(r.confidence) for r in kept)
         if row["tau"] == "1.0":
-            assert all(set(record.accepted) == {1} for record in records)
+            assert all(set(record.accepted) == {1} for record in kept)
+    setup = json.loads((out / "evaluation" / "toy_bbh" / "setup.json").read_text())
+    model, tokenizer = load_model(checkpoint, "float32", "cpu"), load_tokenizer(checkpoint)
+    assert setup["mask_token_id"] == mask_token_id(model, tokenizer)
+    assert setup["mask_token_source"] == model.config.mask_token_source
+    assert "two batched products" in setup["attention"]
+    assert "two batched products" not in used_on("cuda")
