@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import numpy as np
+import pandas as pd
 import pytest
 
 from mars.analysis.compare import frontier
@@ -184,6 +188,27 @@ def test_what_is_missing_shows_as_missing(made, tmp_path):
     )
     assert "evaluation of seed 0, toy-s, new" in page.text
     assert "results are missing" in page.text
+    assert "--forcerun" not in page.text
+
+
+def test_the_gaps_are_those_of_the_compared_runs_with_one_command(made, tmp_path):
+    study, whole = made
+    results = Path(shutil.copytree(whole, tmp_path / "embedded"))
+    (results / "seed0/toy-s/few/evaluation.csv").unlink()  # of no run that is compared
+    (results / "seed0/toy-s/ar_sft/evaluation.csv").unlink()
+    path = results / "seed0/toy-s/mars_b4/evaluation.csv"
+    frame = pd.read_csv(path)
+    frame[frame["benchmark"] != "toy_gpqa"].to_csv(path, index=False)
+    out = write_comparison(study, results, "alike", BASELINES, 2.0, tmp_path / "x.html")
+    page = Page(out.read_text(encoding="utf-8"))
+    assert "evaluation of seed 0, toy-s, ar_sft" in page.text
+    assert "evaluation of seed 0, toy-s, mars_b4 on toy_gpqa" in page.text
+    assert "toy-s, few" not in page.text
+    config = f"--configfile {results.as_posix()}/config.yaml"
+    assert (
+        f"snakemake --cores 8 compare --forcerun {path.as_posix()} {config} --config variant=FILE"
+        in page.text
+    )
 
 
 def test_what_the_study_has_not_is_named(made, tmp_path):

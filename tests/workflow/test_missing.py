@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
+from mars.analysis.compare.page import write_comparison
 from mars.analysis.missing import Missing, missing
-from mars.config import dump_study, load_study, parse_study
+from mars.config import dump_study, load_comparison, load_study, parse_study, with_variant
 
 from .conftest import ROOT
 
@@ -58,6 +60,19 @@ def test_of_released_checkpoints_it_trains_nothing(begun, monkeypatch):
     assert "output: results/paper_trained/seed0/0.5B/ar_sft_10ep/model" in planned(
         begun, own.command
     )
+
+
+def test_of_a_comparison_it_makes_what_the_page_lacks(begun, monkeypatch, tmp_path):
+    raw = load_study(ROOT / "config/embedded.yaml").model_dump(mode="json")
+    gaps(begun, monkeypatch, raw)
+    file = "examples/half_ar_weight.yaml"
+    joined = with_variant(parse_study(raw), made := load_comparison(file), file)
+    page = tmp_path / "x.html"
+    write_comparison(joined, Path("results/embedded"), made.name, made.baselines, 2.0, page)
+    [command] = re.findall("<code>(snakemake .*?)</code>", page.read_text(encoding="utf-8"))
+    told = planned(begun, command.replace("FILE", file))
+    assert "output: results/embedded/seed0/toy-s/half_ar_weight/evaluation.csv" in told
+    assert "rule report:" not in told
 
 
 def test_a_study_file_may_lie_anywhere(begun, monkeypatch):

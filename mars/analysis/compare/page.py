@@ -24,9 +24,10 @@ from mars.analysis.compare.numbers import (
     compare,
 )
 from mars.analysis.environment import environment
+from mars.analysis.missing import again, configfile, missing
 from mars.analysis.render import Column, Row, Section, Table, write_text
 from mars.analysis.report.page import Part, page, terms
-from mars.analysis.results import as_rows, load_evaluation, run_folder, training_costs
+from mars.analysis.results import as_rows, load_evaluation, training_costs
 from mars.config import Study
 from mars.config.compare import compared_runs
 
@@ -57,7 +58,7 @@ def write_comparison(
     found = compare(study, results, variant, baselines, margin)
     parts = [
         Part("verdict", "Verdict", _verdicts(study, found, variant, margin)),
-        Part("missing", "What is missing", _missing(runs, results)),
+        Part("missing", "What is missing", _missing(study, runs, results)),
         Part("frontier", "Frontier", _frontier(study, results, variant, baselines)),
         Part("differences", "Differences, benchmark by benchmark", _differences(study, found)),
         Part("run", "How it was run", _run(study, runs, results, variant)),
@@ -200,18 +201,22 @@ def _differences(study: Study, found: Sequence[Against]) -> str:
     return difference_table(study, found).html() if found else ""
 
 
-def _missing(runs: Sequence[Run], results: Path) -> str:
-    gaps = [run for run in runs if not (run_folder(results, *run) / "evaluation.csv").exists()]
+def _missing(study: Study, runs: Sequence[Run], results: Path) -> str:
+    """What the compared runs lack, and the one command that makes it."""
+    compared = {("evaluation", scale, variant) for _, scale, variant in runs}
+    gaps = [gap for gap in missing(study, results) if gap.source in compared]
     if not gaps:
         return ""
-    items = "".join(
-        f"<li>evaluation of seed {seed}, {html.escape(scale)}, {html.escape(variant)}</li>"
-        for seed, scale, variant in gaps
+    items = "".join(f"<li>{html.escape(gap.what)}</li>" for gap in gaps)
+    targets = tuple(dict.fromkeys(target for gap in gaps for target in gap.targets))
+    command = (
+        f"snakemake --cores 8 compare{again(targets)}{configfile(study, results)} "
+        "--config variant=FILE"
     )
     return (
-        '<div class="missing"><p>These results were not there:</p>'
-        f"<ul>{items}</ul><p>Call <code>snakemake compare</code> again with the file of your "
-        "variant; it makes just these.</p></div>"
+        f'<div class="missing"><p>These results were not there:</p><ul>{items}</ul>'
+        f"<p><code>{html.escape(command)}</code> makes them, FILE being that of your variant.</p>"
+        "</div>"
     )
 
 

@@ -49,8 +49,8 @@ def _points(study: Study) -> list[str]:
             else "the spread over seeds is given beside them."
         ),
         "Avg is the plain mean of the benchmarks and is shown only where all of them are there. "
-        "A missing result shows as –, never as 0, and so does a number over seeds where one of them "
-        "lacks it.",
+        "A missing result shows as –, never as 0; so does a number over seeds that one of them "
+        "lacks.",
     ]
     if study.data.source == "embedded":
         points.append(

@@ -94,7 +94,7 @@ def _notes() -> list[str]:
         "there are), and else inconclusive. Shown first is a number that the verdict rests on.",
         "Scores are in points. Intervals of scores and of tokens per forward come from the "
         "bootstrap over documents (and seeds, where there are several), those of times from the "
-        "spread over repeats.",
+        "spread over repeats, or over seeds where there are several.",
         f"The paper's numbers ({paper.CREDIT}) are as printed. Its speedups are over AR with a KV "
         "cache, ours over the fastest cached AR method at the same batch size.",
     ]
