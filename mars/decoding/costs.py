@@ -17,10 +17,14 @@ import numpy as np
 import torch
 
 from mars.decoding.acceptance import predict
-from mars.decoding.backbone import Backbone
+from mars.decoding.backbone import Backbone, Spans
 from mars.decoding.caches import CursorCache
 from mars.decoding.contract import DecodingError, Work
 from mars.measurement import machine_name
+
+SPREAD = 0.4
+"""Windows differ by what each row accepted: half of the rows are measured wider, half narrower, by
+this share of the columns beyond the first. (At 1.8 of 4 tokens, 4.8 columns are 4 to 7.)"""
 
 CELL_SECONDS = 0.3
 """Time spent on one entry of the table, about."""
@@ -34,7 +38,7 @@ class CostTable:
         machine: name of the processor or GPU; threads: of the CPU.
         checkpoint, dtype, linears: what was measured.
         length: columns that each row had in the cache.
-        body: rows → columns a row → seconds of the model's body.
+        body: rows → columns a row, on average → seconds of the model's body.
         head: rows → predictions a row → seconds of LM head, softmax and acceptance.
     """
 
@@ -107,24 +111,25 @@ def measure_costs(
     Args:
         backbone: the model; mask_id: the id of ``[MASK]``.
         sizes: the numbers of rows.
-        width: B; windows of 1 to 2B − 1 columns and 1 to B predictions are measured.
+        width: B; windows of 1 to 2B − 1 columns, on average, and 1 to B predictions are measured.
         length: columns each row has in the cache.
         checkpoint, linears: noted in the table.
     """
     work, backbone.work = backbone.work, Work()
-    length = max(1, min(length, backbone.positions - 2 * width))
+    length = max(1, min(length, backbone.positions - 3 * width))
     body: dict[int, dict[int, float]] = {}
     head: dict[int, dict[int, float]] = {}
     with torch.inference_mode():
         for rows in sorted({1, *sizes}):  # a batch ends with few rows, whatever it began with
-            cache = CursorCache(backbone.layers, rows, length + 2 * width)
+            cache = CursorCache(backbone.layers, rows, length + 3 * width)
             calls: dict[int, Callable[[], torch.Tensor]] = {}
             for columns in range(1, 2 * width):
                 calls[columns] = _body_call(backbone, cache, rows, columns, length)
             body[rows] = _medians(calls, backbone.device)
             hidden = calls[2 * width - 1]()
+            read = {d: hidden.repeat(1, d, 1) for d in range(1, width + 1)}
             head[rows] = _medians(
-                {d: _head_call(backbone, hidden[:, :d], mask_id) for d in range(1, width + 1)},
+                {d: _head_call(backbone, states, mask_id) for d, states in read.items()},
                 backbone.device,
             )
     backbone.work = work
@@ -143,9 +148,14 @@ def measure_costs(
 def _body_call(
     backbone: Backbone, cache: CursorCache, rows: int, columns: int, length: int
 ) -> Callable[[], torch.Tensor]:
-    place = (length + torch.arange(columns, device=backbone.device)).expand(rows, -1).contiguous()
-    ids = torch.zeros_like(place)
-    return lambda: backbone.hidden(ids, place, None, length + columns, cache)  # type: ignore[arg-type]
+    """A forward of so many columns a row on average, as steps have them: of different widths."""
+    spread = round(SPREAD * (columns - 1)) * (-1) ** np.arange(rows)
+    spread[rows // 2 * 2 :] = 0  # an odd row has the average
+    start = np.full(rows, length)
+    spans = Spans(start, start + columns + spread)
+    place = (length + torch.arange(spans.width, device=backbone.device)).repeat(rows, 1)
+    ids, seen = torch.zeros_like(place), torch.from_numpy(spans.widths - 1).to(place.device)
+    return lambda: backbone.read(ids, place, seen[:, None], spans, cache)  # type: ignore[arg-type]
 
 
 def _head_call(backbone: Backbone, hidden: torch.Tensor, mask_id: int) -> Callable[[], object]:

@@ -124,6 +124,25 @@ def test_auto_needs_costs_and_masks():
         make(decoder="ar", draft="auto")
 
 
+def test_costs_are_of_windows_that_differ_as_in_steps(monkeypatch):
+    """A row's window is as wide as what it accepted last time; rows are packed, not padded."""
+    backbone, forwarded = Backbone(random_model()), []
+
+    def once(calls, device):
+        tokens = [backbone.work.tokens]
+        for call in calls.values():
+            call()
+            tokens.append(backbone.work.tokens)
+        forwarded.append(np.diff(tokens).tolist())
+        return dict.fromkeys(calls, 1.0)
+
+    monkeypatch.setattr("mars.decoding.costs._medians", once)
+    measure_costs(backbone, MASK, [5], SIZE, length=20)
+    body_of_one, _, body_of_five, _ = forwarded
+    assert body_of_one == list(range(1, 2 * SIZE))
+    assert body_of_five == [5 * columns for columns in range(1, 2 * SIZE)]
+
+
 def test_costs_are_measured_and_kept(tmp_path):
     backbone = Backbone(random_model())
     table = measure_costs(backbone, MASK, [2, 1], 2, length=20, checkpoint="abc")
