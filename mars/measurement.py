@@ -7,7 +7,8 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,29 @@ def warn_if_busy() -> None:
             "the machine is otherwise idle",
             file=sys.stderr,
         )
+
+
+@contextmanager
+def memory_for(setting: str, value: int) -> Iterator[None]:
+    """Have what the GPU's memory does not hold say which setting to lower, and to what.
+
+    Args:
+        setting: how many are computed together; value: what it stands at.
+
+    Raises:
+        MeasurementError: for torch's OutOfMemoryError, and a decoder's MemoryShortageError.
+    """
+    from mars.decoding.contract import MemoryShortageError  # (whose package imports this module)
+
+    try:
+        yield
+    except (MemoryShortageError, torch.OutOfMemoryError) as error:
+        fits = min(getattr(error, "fits", value), value // 2)
+        remedy = f"try {fits}" if fits else "use a GPU with more memory"
+        line = " ".join(str(error).split())[:160]
+        raise MeasurementError(
+            f"out of GPU memory at {value} ({setting}): {remedy}; finished runs are kept ({line})"
+        ) from None
 
 
 class Partial:

@@ -6,10 +6,10 @@ import logging
 import pytest
 import torch
 from tiny_training import build_model, build_tokenizer
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from mars import models
-from mars.models import CheckpointError, devices, mask_token
+from mars.models import CheckpointError, devices, loading, mask_token
 
 
 @pytest.fixture
@@ -209,6 +209,24 @@ def test_a_model_larger_than_a_gpu_is_spread(folder, monkeypatch):
         assert devices.spreads(folder, torch.float32, "cuda") is spread
         assert not devices.spreads(folder, torch.bfloat16, "cuda")
         assert not devices.spreads(folder, torch.float32, "cpu")
+
+
+@pytest.mark.parametrize("step", ["to", "from_pretrained"])  # onto one GPU, over several
+@pytest.mark.parametrize(("count", "dtype"), [(1, "float32"), (2, "bfloat16")])
+def test_a_model_without_room_says_how_many_gpus_to_try(folder, monkeypatch, step, count, dtype):
+    def full(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 2 GiB")
+
+    owner = PreTrainedModel if step == "to" else loading.AutoModelForCausalLM
+    monkeypatch.setattr(owner, step, full)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    with pytest.raises(CheckpointError) as error:
+        models.load_model(folder, dtype)
+    line = str(error.value)
+    assert "\n" not in line
+    assert str(folder) in line
+    assert f"set evaluation.gpus_per_process to {2 * count}" in line
+    assert ("set training.dtype to bfloat16" in line) is (dtype == "float32")
 
 
 # ------------------------------------------------------------------------------- wrong weights

@@ -304,7 +304,7 @@ def plan(args: argparse.Namespace) -> None:
     from mars.planning.cost import make_plan
     from mars.planning.rates import load_rates
 
-    study = load_study(args.config)
+    study = load_study(args.config, args.set)
     toy = all(scale.base.startswith("embedded:") for scale in study.scales.values())
     device = args.device or ("cpu-core" if toy else "h200")
     rates = load_rates(device, args.flops, args.rates)

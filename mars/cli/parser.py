@@ -238,6 +238,8 @@ def _plan_options(plan: _Command) -> None:
     )
     add = plan.parser.add_argument
     add("--config", "--configfile", required=True, help="study file, e.g. config/paper.yaml")
+    change = "change a setting, as snakemake --config does, e.g. checkpoints=released"
+    add("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help=change)
     add("--device", help="of the table; default: cpu-core for toy models, else h200")
     add("--flops", type=float, help="FLOP/s that one device achieves in training, e.g. 3e14")
     add("--rates", metavar="FILE", help="YAML of the table's form; replaces entries it has")

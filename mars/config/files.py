@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,9 +36,30 @@ def parse(kind: type[Kind], raw: Any, source: str) -> Kind:
         raise ConfigError(f"{source}: {_explain(error, kind)}") from None
 
 
-def load_study(path: str | Path) -> Study:
-    """Read and check a study file. Raises ConfigError as ``parse_study`` does."""
-    return parse_study(read_yaml(Path(path), "study files"), str(path))
+def load_study(path: str | Path, changes: Sequence[str] = ()) -> Study:
+    """Read and check a study file. Raises ConfigError as ``parse_study`` does.
+
+    Args:
+        path: the file.
+        changes: ``key=value``, in YAML, as ``snakemake --config`` has them: maps are merged.
+    """
+    raw = read_yaml(Path(path), "study files")
+    for change in changes:
+        key, sign, value = change.partition("=")
+        try:
+            if not sign:
+                raise ConfigError(f"{change}: give KEY=VALUE, such as checkpoints=released")
+            raw = _merged(raw, {key: yaml.safe_load(value)})
+        except yaml.YAMLError as error:
+            raise ConfigError(f"{change}: is no YAML: {' '.join(str(error).split())}") from None
+    return parse_study(raw, " + ".join([str(path), *changes]))
+
+
+def _merged(old: Any, new: Any) -> Any:
+    """A setting with another put over it; of maps, what the other does not name stays."""
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        return new
+    return old | {key: _merged(old.get(key), value) for key, value in new.items()}
 
 
 def read_yaml(path: Path, what: str) -> Any:

@@ -14,7 +14,7 @@ from transformers import (
 )
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
-from mars.models.devices import choose_dtype, spreads
+from mars.models.devices import choose_dtype, spreads, weight_bytes
 from mars.models.files import CheckpointError, read_json
 from mars.models.hub import resolve_checkpoint
 from mars.models.mask_token import highest_id
@@ -55,12 +55,28 @@ def load_model(
             ignore_mismatched_sizes=True,  # told below, by name
             **options,
         )
+        loaded: PreTrainedModel = model if spread else model.to(device)
+    except torch.OutOfMemoryError as error:
+        raise CheckpointError(_too_large(folder, dtype, error)) from None
     except (OSError, ValueError, KeyError, RuntimeError, TypeError) as error:
         line = " ".join(str(error).split())[:300]
         raise CheckpointError(f"{folder}: transformers cannot load it: {line}") from None
     _check_whole(folder, info)
-    loaded: PreTrainedModel = (model if spread else model.to(device)).eval()
-    return loaded
+    return loaded.eval()
+
+
+def _too_large(folder: Path, dtype: torch.dtype, error: Exception) -> str:
+    """What to say of weights that found no room on the GPUs."""
+    gpus = max(1, torch.cuda.device_count())
+    remedies = [f"set evaluation.gpus_per_process to {2 * gpus}", "end what else uses the GPU"]
+    if dtype.itemsize > 2:
+        remedies.insert(0, "set training.dtype to bfloat16")
+    name = str(dtype).removeprefix("torch.")
+    return (
+        f"{folder}: out of GPU memory: its weights take {weight_bytes(folder, dtype) / 1e9:.3g} GB "
+        f"in {name}, on {gpus} GPU{'s' if gpus > 1 else ''}: {', or '.join(remedies)} "
+        f"({' '.join(str(error).split())[:160]})"
+    )
 
 
 def _check_whole(folder: Path, info: dict[str, Any]) -> None:

@@ -108,7 +108,7 @@ def load_rates(
             found,
             training_flops=flops,
             decoding_flops=found.decoding_flops * factor,
-            source="--flops; decoding scaled alike",
+            source=f"--flops in training; decoding scaled alike, from: {found.source}",
         )
     return Rates(found, made)
 

@@ -27,7 +27,7 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 from mars import models, streams
 from mars.config import Study, TrainingCost
 from mars.data import Encoded, load_examples
-from mars.measurement import Partial, ceilings, versions, warn_if_busy
+from mars.measurement import Partial, ceilings, memory_for, versions, warn_if_busy
 from mars.training import cost
 from mars.training.cost import Bench, Method, packed_batch, released_batch
 from mars.training.objectives import make_objective
@@ -75,7 +75,8 @@ def measure_training_cost(study: Study, seed: int, checkpoint: Path | str, out: 
     finished = Partial(out, _fingerprint(study, asked, seed, machine, identity))
     bench = Bench(model, study.training.max_grad_norm, dtype == "bfloat16")
     finished.begin_session()
-    _measure(bench, methods, asked.repeats, finished)
+    with memory_for("training_cost.conversations", asked.conversations):
+        _measure(bench, methods, asked.repeats, finished)
     best = ceilings(finished, getattr(torch, dtype), device)
     named = {
         "study": study.study,

@@ -131,6 +131,51 @@ def test_the_command_prints_a_page_or_json(capsys, monkeypatch):
     assert "assumed, not measured" in " ".join(told["notes"])
 
 
+def test_settings_are_changed_without_a_file_of_their_own(capsys):
+    """… as `snakemake --config` has them; and what is assumed is said where it is read."""
+    words = ["plan", "--config", str(ROOT / "config" / "paper.yaml"), "--set"]
+    words += ["checkpoints=released", "evaluation={limit: 8, panels: []}"]
+    assert cli.main(words) == 0
+    page = capsys.readouterr().out
+    assert not re.search(r"│ train", page)
+    assert re.search(r"evaluate +│ +14 │", page)
+    assert "- h200: assumed, not measured" in page
+    for flops in ([], ["--flops", "4e14"]):
+        assert cli.main([*words, "--json", *flops]) == 0
+        cut = json.loads(capsys.readouterr().out)
+        assert "assumed, not measured" in cut["notes"][0]
+    whole = parse_study(yaml.safe_load((ROOT / "config" / "paper.yaml").read_text()))
+    stages = {stage["rule"]: stage["hours"] for stage in cut["stages"]}
+    assert 0 < stages["evaluate"] < hours(whole, "evaluate", load_rates("h200")) / 10
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("checkpoints", "give KEY=VALUE"),
+        ("evaluation={", "is no YAML"),
+        ("evaluation={limits: 3}", "evaluation.limits: unknown key; did you mean 'limit'?"),
+    ],
+)
+def test_a_wrong_change_is_one_line(capsys, change, said):
+    config = str(ROOT / "config" / "quick.yaml")
+    assert cli.main(["plan", "--config", config, "--set", change]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert change in line
+    assert said in line
+
+
+def test_of_the_gpus_that_a_model_is_spread_over_all_are_held():
+    paper = yaml.safe_load((ROOT / "config" / "paper.yaml").read_text(encoding="utf-8"))
+    one = parse_study(paper)
+    four = parse_study(paper | {"evaluation": paper["evaluation"] | {"gpus_per_process": 4}})
+    rates = load_rates("h200")
+    for rule in ("evaluate", "throughput", "arrivals"):
+        assert hours(four, rule, rates) == pytest.approx(4 * hours(one, rule, rates))
+    assert hours(four, "train", rates) == hours(one, "train", rates)
+    assert hours(four, "evaluate") == hours(one, "evaluate")  # (on CPU cores)
+
+
 def test_an_unknown_device_is_one_line(capsys):
     config = str(ROOT / "config" / "quick.yaml")
     assert cli.main(["plan", "--config", config, "--device", "abacus"]) == 2

@@ -10,6 +10,7 @@ from tiny_training import EXAMPLES, KEYS, build_model, build_study, objective
 
 from mars import measurement, models
 from mars.config import ConfigError, TrainingCost, parse_study
+from mars.measurement import MeasurementError
 from mars.streams import IGNORE
 from mars.training import cost_study
 from mars.training.cost import Bench, Method, packed_batch, released_batch, released_loss, work
@@ -223,6 +224,17 @@ def test_an_interrupted_measurement_repeats_nothing(study, base, tmp_path, capsy
     where = json.loads(out.with_suffix(".environment.json").read_text())
     assert where["interruptions"] == 1
     assert not hidden.exists()
+
+
+def test_a_step_that_does_not_fit_names_its_setting(study, base, tmp_path, monkeypatch):
+    def full(self, method):
+        raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 2 GiB")
+
+    monkeypatch.setattr(Bench, "run", full)
+    asked = study.training_cost.conversations
+    told = rf"at {asked} \(training_cost.conversations\): try {asked // 2}"
+    with pytest.raises(MeasurementError, match=told):
+        measure_training_cost(study, 0, base, tmp_path / "cost.csv")
 
 
 def test_a_study_without_the_section_says_so(study, base, tmp_path):

@@ -37,7 +37,7 @@ from mars.evaluation.throughput.trace import (
     serve,
     service_rate,
 )
-from mars.measurement import versions, warn_if_busy
+from mars.measurement import memory_for, versions, warn_if_busy
 from mars.models import mask_token_id
 
 COLUMNS = (
@@ -78,9 +78,10 @@ def measure_arrivals(study: Study, seed: int, checkpoint: Path | str, out: Path)
     linears = choose_linears(model, grid.linears)
     decoder = make_decoder(model, source.tokenizer, settings, compile=grid.compile)
     columns = max(decoder.end(request) for request in asked.to_decode)
-    rate, rows, summary = _run(
-        partial(Engine, decoder, grid.trace.slots, columns), asked, grid, seed
-    )
+    with memory_for("throughput.trace.slots", grid.trace.slots):
+        rate, rows, summary = _run(
+            partial(Engine, decoder, grid.trace.slots, columns), asked, grid, seed
+        )
     facts = versions(device, source.dtype) | {
         "threads": torch.get_num_threads(),
         "load_average": list(os.getloadavg()),

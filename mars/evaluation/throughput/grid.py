@@ -37,7 +37,7 @@ from mars.evaluation.throughput.methods import Batch, Method, Workbench
 from mars.evaluation.throughput.prepare import load_models, table_of_costs
 from mars.evaluation.throughput.stages import Stage, only_one_token, positions_needed, stages
 from mars.evaluation.throughput.summary import lines, summary
-from mars.measurement import Partial, ceilings, clock, versions, warn_if_busy
+from mars.measurement import Partial, ceilings, clock, memory_for, versions, warn_if_busy
 
 COLUMNS = (
     "study", "seed", "scale", "benchmark", "part", "acceptance", "batch_size", "method", "cache",
@@ -95,7 +95,8 @@ def measure(
     size = grid.block_size or study.variants[grid.variant].block_size
     again = open_checkpoint(ar_checkpoint, study.training.dtype, device)
     models = load_models(grid, ours, theirs, again, partial)
-    costs = table_of_costs(grid, size, models, max(map(len, ids)), partial)
+    with memory_for("throughput.batch_sizes", max(grid.batch_sizes)):
+        costs = table_of_costs(grid, size, models, max(map(len, ids)), partial)
     best = ceilings(partial, models.mars.dtype, device)
     positions = max(positions_needed(grid, ids), models.mars.config.max_position_embeddings)
     bench = Workbench(grid, size, models, costs, positions, device)
@@ -189,12 +190,13 @@ def _measure_stage(
                 progress.initial += 1  # done before: says nothing of how long the others take
                 progress.n += 1
             else:
-                if method.label not in warm:
-                    _warm_up_all(stage, device)
-                    _measure_memory(stage, device, partial)
-                    warm = {method.label for method in stage.methods}
-                memory = {"peak_memory_mb": partial[_memory(stage, method)]}
-                partial.keep(key, _row(stage, method, repeat, {**named, **memory}, device))
+                with memory_for(stage.setting, stage.batch_size):
+                    if method.label not in warm:
+                        _warm_up_all(stage, device)
+                        _measure_memory(stage, device, partial)
+                        warm = {method.label for method in stage.methods}
+                    memory = {"peak_memory_mb": partial[_memory(stage, method)]}
+                    partial.keep(key, _row(stage, method, repeat, {**named, **memory}, device))
                 progress.update()
             rows.append(partial[key])
     return rows
@@ -293,8 +295,9 @@ def _profile_all(
                 continue
             key = f"profile: {stage.name} {stage.batch_size} {method.label}"
             if key not in partial:
-                method.run(stage.batches)  # warms up
-                partial.keep(key, profile.profile_run(method, stage.batches, device))
+                with memory_for(stage.setting, stage.batch_size):
+                    method.run(stage.batches)  # warms up
+                    partial.keep(key, profile.profile_run(method, stage.batches, device))
             where = {
                 "part": stage.part,
                 "acceptance": stage.acceptance,

@@ -38,6 +38,12 @@ class Stage:
         return f"{self.part} {self.acceptance}"
 
     @property
+    def setting(self) -> str:
+        """Where its batch size is set."""
+        batching = self.part == "batching"
+        return "throughput.continuous.slots" if batching else "throughput.batch_sizes"
+
+    @property
     def requests(self) -> int:
         """How many there are."""
         return sum(len(requests) for _, requests in self.batches)
