@@ -41,7 +41,7 @@ def train_variant(
 
     Raises:
         ValueError, CheckpointError, DataError: before any long work.
-        TrainingError: the loss is not finite.
+        TrainingError: the loss or the gradient is not finite.
         SystemExit: 143, after SIGTERM, with the state saved.
     """
     out = Path(out)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 from types import MethodType
@@ -26,6 +26,7 @@ from mars.config import Training
 from mars.models import writing
 from mars.training.attention import packed_attention, packs
 from mars.training.objectives import Batch, Objective
+from mars.training.objectives.base import Key
 from mars.training.progress import Curve, Progress, mark_whole, newest_whole
 from mars.training.steps import Order, Step, Steps
 from mars.training.watch import Watch, on_sigterm
@@ -60,6 +61,7 @@ class SumTrainer(Trainer):
         self.curve: Curve | None = None
         self.pending: list[tuple[Tensor, Batch]] = []
         self.step: Step | None = None
+        self.grad_norm = math.nan
         self.shape: Any = model.config
         self.parameters: int = sum(p.numel() for p in model.parameters())
         self.terminated = False
@@ -125,22 +127,38 @@ class SumTrainer(Trainer):
 
     # --- the curve
 
+    def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
+        """Of the whole step: accumulated, reduced over processes, not clipped yet."""
+        found = super()._get_grad_norm(model, grad_norm=grad_norm)
+        self.grad_norm = math.nan if found is None else float(found)
+        return found
+
     def end_of_step(self, number: int) -> None:
-        """Before the weights change: is the loss finite? If so, add it to the curve."""
+        """Before the weights change: are loss and gradient finite? If so, add to the curve.
+
+        Every process has the same sums and the same norm, so all of them stop together.
+        """
         assert self.step is not None
         own = torch.stack([values for values, _ in self.pending])
         losses = self.accelerator.reduce(own.sum(0), reduction="sum")
         if not bool(torch.isfinite(losses).all()):
             broken = (b for values, b in self.pending if not bool(torch.isfinite(values).all()))
-            keys = next((b.keys for b in broken), self.step.keys)
-            raise TrainingError(
-                f"{self.out}: the loss is not finite at step {number + 1}, in the batch of (epoch, "
-                f"example) {', '.join(map(str, keys[:8]))}{' …' if len(keys) > 8 else ''}; "
-                "nothing was overwritten; lower training.learning_rate and start again"
-            )
+            raise self._not_finite("loss", number, next((b.keys for b in broken), self.step.keys))
+        # DeepSpeed has stepped by now, or skipped the step and kept the norm of the one before
+        if not math.isfinite(self.grad_norm) or self.accelerator.optimizer_step_was_skipped:
+            raise self._not_finite("gradient", number, self.step.keys)
         self.progress.add_counts(self.step.counts, self.floating_point_ops(self.step))
         self.progress.add_step(*losses.tolist())
         self.pending.clear()
+
+    def _not_finite(self, what: str, number: int, keys: Sequence[Key]) -> TrainingError:
+        return TrainingError(
+            f"{self.out}: the {what} is not finite at step {number + 1}, in the batch of (epoch, "
+            f"example) {', '.join(map(str, keys[:8]))}{' …' if len(keys) > 8 else ''}; no model "
+            "was written and the last checkpoint is kept: look at these examples; started again, "
+            "training goes on from that checkpoint and comes to the same step, while a changed "
+            "recipe, such as a lower training.learning_rate, removes it and begins at step 1"
+        )
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Write a row of the curve where the trainer would print."""
@@ -182,7 +200,7 @@ class SumTrainer(Trainer):
         """Train from the newest whole checkpoint on, to the end.
 
         Raises:
-            TrainingError: the loss is not finite.
+            TrainingError: the loss or the gradient is not finite.
             SystemExit: 143, after SIGTERM, with the state saved.
         """
         with writing(self.out):

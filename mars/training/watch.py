@@ -1,4 +1,4 @@
-"""Beside the training loop: the progress bar, the clock, the check of losses, SIGTERM."""
+"""Beside the training loop: the progress bar, the clock, the check of each step, SIGTERM."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Watch(TrainerCallback):
-    """Progress bar with time left, tokens/s and both losses; clock; finite losses; SIGTERM."""
+    """Progress bar with time left, tokens/s and both losses; clock; finite steps; SIGTERM."""
 
     def __init__(self, trainer: SumTrainer) -> None:
         self.trainer = trainer

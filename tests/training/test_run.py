@@ -308,6 +308,33 @@ def test_a_loss_that_is_not_finite_stops_the_run(base, rows, tmp_path, monkeypat
     assert newest_whole(out / "trainer").name == "checkpoint-2"  # the last good state is kept
 
 
+@pytest.mark.parametrize("step", [1, 3], ids=["where a checkpoint is due", "the last"])
+def test_a_gradient_that_is_not_finite_stops_the_run(base, rows, tmp_path, monkeypatch, step):
+    """One number of one parameter, of a step whose loss is finite; steps are counted from 0."""
+    study, out, whole = build_study(rows), tmp_path / "out", tmp_path / "whole"
+    original = SumTrainer.training_step
+
+    def broken(self, model, *rest):
+        loss = original(self, model, *rest)
+        if self.state.global_step == step:
+            next(model.parameters()).grad.view(-1)[7] = float("nan")
+        return loss
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SumTrainer, "training_step", broken)
+        match = rf"the gradient is not finite at step {step + 1}, .*\(0, \d+\)"
+        with pytest.raises(TrainingError, match=match) as error:
+            train_variant(study, 0, "s", "mars", base, out)
+    assert "\n" not in str(error.value)
+    assert not (out / "model").exists()
+    kept = newest_whole(out / "trainer")
+    assert (kept and kept.name) == (None if step == 1 else "checkpoint-2")
+    train_variant(study, 0, "s", "mars", base, out)
+    train_variant(study, 0, "s", "mars", base, whole)
+    assert weights(out) == weights(whole)  # no weight had changed
+    assert curve(out) == curve(whole)
+
+
 def test_a_full_disk_is_one_line(base, rows, tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
