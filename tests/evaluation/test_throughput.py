@@ -6,14 +6,16 @@ import csv
 import json
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch.autograd import DeviceType
 
+from mars import measurement
 from mars.config import Study
 from mars.config.speed import Continuous, Replay
-from mars import measurement
 from mars.decoding import costs
 from mars.evaluation import throughput
 from mars.evaluation.source import EvaluationError
@@ -23,8 +25,8 @@ from mars.measurement import Partial
 
 MODEL = ["generate", "generate_static", "ar", "mars none", "mars block", "mars cursor"]
 MODEL += ["mars cursor auto", "released block"]
-REPLAYED = ["generate", "generate_static", "ar", "released block", "mars block", "mars cursor"]
-REPLAYED += ["mars cursor auto"]
+REPLAYED = ["generate", "generate_static", "ar", "released block", "mars none", "mars block"]
+REPLAYED += ["mars cursor", "mars cursor auto"]
 BATCHING = ["ar static", "ar", "mars cursor static", "mars cursor"]
 
 
@@ -113,7 +115,12 @@ def test_rows_add_up(small: Study, checkpoint: Path, tmp_path: Path) -> None:
     assert {int(row["tokens"]) for row in replayed} == {5 * 9}
     # the same draws whatever the batch; the order of the slots changes none of them
     counts = Counter((name(row), row["forwards"]) for row in replayed if row["draft"] == "B")
-    assert len(counts) == 3
+    assert len(counts) == 4
+    peaks = Counter((row["batch_size"], name(row), row["peak_memory_mb"]) for row in replayed)
+    assert set(peaks.values()) == {2}  # of a method, not of the process: the same in each repeat
+    peak = {(size, method): float(mb) for size, method, mb in peaks}
+    assert list(peak.values()) != sorted(peak.values())  # it falls again
+    assert all(peak["2", method] < peak["4", method] for method in REPLAYED)
     batching = [row for row in rows if row["part"] == "batching"]
     assert len({row["tokens"] for row in batching}) == 1
     assert len({row["forwards"] for row in batching if row["method"] == "mars"}) == 1
@@ -154,6 +161,27 @@ def test_the_profile_says_where_a_forwards_time_goes(
         assert columns[0] > columns[1]  # a draft rides along
 
 
+def event(key: str, kind: DeviceType, cpu: float, device: float) -> SimpleNamespace:
+    """As the profiler's, times in microseconds."""
+    return SimpleNamespace(
+        key=key, device_type=kind, self_cpu_time_total=cpu, self_device_time_total=device
+    )
+
+
+def test_a_kernel_is_counted_once_with_the_operation_that_started_it() -> None:
+    seen = [
+        event("aten::addmm", DeviceType.CPU, 10, 3000),
+        event("ampere_bf16_gemm", DeviceType.CUDA, 0, 3000),  # of the line above
+        event("aten::_scaled_dot_product_flash_attention", DeviceType.CPU, 20, 2000),
+        event("flash_fwd_kernel", DeviceType.CUDA, 0, 2000),
+        event("aten::mul", DeviceType.CPU, 30, 500),
+        event("elementwise_kernel", DeviceType.CUDA, 0, 500),
+    ]
+    assert profile._by_kind(seen, "cuda") == {"linear": 3.0, "attention": 2.0, "other": 0.5}
+    cpu = profile._by_kind([one for one in seen if one.device_type == DeviceType.CPU], "cpu")
+    assert cpu == pytest.approx({"linear": 0.01, "attention": 0.02, "other": 0.03})
+
+
 def test_an_interrupted_grid_goes_on(
     small: Study, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,7 +197,7 @@ def test_an_interrupted_grid_goes_on(
         file.write('{"key": "run: torn')
     clock.last = 10**9
     rows = measured(small, checkpoint, tmp_path)
-    assert clock.runs == len(rows) == 2 * (2 * 8 + 2 * 7 + 4)
+    assert clock.runs == len(rows) == 2 * (2 * 8 + 2 * 8 + 4)
     before = [{column: str(value) for column, value in row.items()} for row in kept]
     assert rows[:21] == before
     environment = json.loads((tmp_path / "throughput.environment.json").read_text())

@@ -23,9 +23,11 @@ from decoding.tiny_models import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mars.config import Decoding
+from mars.config import Decoding, Throughput
 from mars.decoding import DecodingError, Generation, Request, make_decoder
 from mars.decoding.contract import Work
+from mars.decoding.linears import PackedLinear, can_pack
+from mars.evaluation.throughput.machine import _bytes_of, peak_memory_mb
 from mars.evaluation.throughput.opponents import TransformersGenerate
 from mars.evaluation.throughput.released import ReleasedDecoder
 from mars.evaluation.throughput.replay import Draws, easy_rate, replaying
@@ -191,6 +193,41 @@ def test_a_long_replay_has_the_mean_it_was_asked_for():
     error = np.std(counts) / math.sqrt(len(counts))
     assert abs(np.mean(counts) - 1.8) < 3 * error
     assert error < 0.03
+
+
+# --------------------------------------------------------------------------- memory
+
+
+def test_peak_memory_is_of_what_the_method_holds():
+    """16 MiB a tensor; whatever ran before counts for nothing."""
+
+    class Holding:
+        model = torch.nn.Linear(2**11, 2**11, bias=False)
+
+        def __init__(self, tensors: int) -> None:
+            self._tensors = tensors
+
+        def decode(self, batch: Any) -> list[Generation]:
+            kept = [torch.ones(2**22) for _ in range(self._tensors)]
+            del kept
+            return []
+
+    found = [peak_memory_mb(Holding(tensors), (0, ()), "cpu") for tensors in (3, 1, 2)]
+    assert found == pytest.approx([64, 32, 48], abs=0.1)
+
+
+def test_a_packed_weight_is_held_beside_the_original():
+    if can_pack(random_model()) == "this PyTorch has no oneDNN":
+        pytest.skip("needs a PyTorch with oneDNN")
+    layer = torch.nn.Linear(64, 96)
+    assert _bytes_of(PackedLinear(layer)) == _bytes_of(layer) + layer.weight.nbytes
+
+
+def test_a_run_has_as_many_prompts_as_its_batches_take():
+    grid = Throughput(scale="toy-m", prompts=64, batches=4)
+    assert [grid.prompts_at(size) for size in (1, 4, 16, 32)] == [4, 16, 64, 64]
+    whole = Throughput(scale="toy-m", prompts=64)
+    assert whole.prompts_at(1) == 64
 
 
 # --------------------------------------------------------------------------- compilation

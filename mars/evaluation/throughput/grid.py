@@ -224,7 +224,7 @@ def _measure_memory(stage: Stage, device: str, partial: Partial) -> None:
     """Each method's peak memory, of the stage's longest batch; measured once a measurement."""
     for method in stage.methods:
         if (key := _memory(stage, method)) not in partial:
-            partial.keep(key, round(peak_memory_mb(method, stage.longest, device), 1))
+            partial.keep(key, round(peak_memory_mb(method, stage.longest, device), 3))
 
 
 def _time(method: Method, batches: Sequence[Batch], device: str) -> _Run:

@@ -290,6 +290,7 @@ class Workbench:
             self.generate("static", True),
             self.ar(True),
             self.released(draws=draws),
+            self.mars("none", draws=draws),
             self.mars("block", max(self.grid.cache_blocks), draws=draws),
             self.mars("cursor", draws=draws, continuous=True),
             self.mars("cursor", draft="auto", draws=draws, continuous=True),

@@ -48,6 +48,15 @@ class Stage:
         """How many there are."""
         return sum(len(requests) for _, requests in self.batches)
 
+    @property
+    def longest(self) -> Batch:
+        """The batch that needs the most columns."""
+        return max(self.batches, key=lambda batch: max(map(_columns, batch[1])))
+
+
+def _columns(request: Request) -> int:
+    return len(request.prompt_ids) + request.max_new_tokens
+
 
 def stages(bench: Workbench, prompts: Sequence[tuple[int, ...]], seed: int) -> Iterator[Stage]:
     """Everything a study measures, in order.
@@ -62,7 +71,7 @@ def stages(bench: Workbench, prompts: Sequence[tuple[int, ...]], seed: int) -> I
         asked = [Request(prompt, grid.max_new_tokens) for prompt in prompts]
         methods = bench.at_thresholds()
         for size in grid.batch_sizes:
-            yield _stage("grid", "model", size, asked[: _most(grid, size)], methods)
+            yield _stage("grid", "model", size, asked[: grid.prompts_at(size)], methods)
     if grid.replay is None:
         return
     rate = grid.replay.tokens_per_forward
@@ -71,18 +80,13 @@ def stages(bench: Workbench, prompts: Sequence[tuple[int, ...]], seed: int) -> I
     draws = Draws(rate, bench.size, len(asked), length, seed, bench.device)
     methods = bench.replayed(draws)
     for size in grid.batch_sizes:
-        yield _stage("grid", "replayed", size, asked[: _most(grid, size)], methods)
+        yield _stage("grid", "replayed", size, asked[: grid.prompts_at(size)], methods)
     if part := grid.continuous:
         asked = continuous_requests(part, prompts, seed)
         length = part.longest + bench.size
         draws = Draws(rate, bench.size, len(asked), length, seed, bench.device)
         methods = bench.batching(draws)
         yield _stage("batching", "replayed", part.slots, asked, methods)
-
-
-def _most(grid: Throughput, size: int) -> int | None:
-    """How many requests a run has at a batch size, where the study bounds its batches."""
-    return None if grid.batches is None else grid.batches * size
 
 
 def _stage(
