@@ -164,6 +164,18 @@ def load_grid(study: Study, results: Path, tau: float | None) -> Grid:
     return Grid(runs[(runs["acceptance"] == "model") & mine])
 
 
+def load_grids(study: Study, results: Path) -> dict[float | None, Grid]:
+    """The grid at each threshold of a study, and under None at replayed acceptance."""
+    made = study.throughput
+    taus: list[float | None] = [*made.thresholds, *([None] if made.replay else [])] if made else []
+    return {tau: load_grid(study, results, tau) for tau in taus}
+
+
+def acceptance_label(tau: float | None) -> str:
+    """What decides how many tokens are accepted, as a title: a threshold, or (None) the replay."""
+    return REPLAYED.capitalize() if tau is None else f"τ = {tau:g}"
+
+
 def load_batching(study: Study, results: Path) -> Grid:
     """Static and continuous batching of the same requests, at replayed acceptance."""
     return Grid(_runs(study, results, "batching"))

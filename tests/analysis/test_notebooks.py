@@ -8,11 +8,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from mars.analysis.notebooks import FOLDER, NotebookError, execute
-from mars.config import load_study
+from mars.analysis.tables import build
+from mars.config import dump_study, load_study, parse_study
 
 from . import synthetic
 
@@ -89,6 +93,40 @@ def test_they_run_on_a_finished_study_a_partial_one_and_one_just_begun(tmp_path)
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
     assert "mars_b4 at τ = 0.95 minus ar_sft at τ = 1" in done.stdout
     assert "No wall-clock grid" in done.stdout
+
+
+def test_wall_clock_shows_the_numbers_of_the_reports_tables(tmp_path, monkeypatch):
+    """Two thresholds, and repeats in which now one AR method is the fastest, now the other."""
+    raw = load_study(synthetic.ROOT / "tests" / "mini.yaml").model_dump(mode="json")
+    raw["throughput"] |= {"thresholds": [0.95, 0.5], "repeats": 3}
+    study = parse_study(raw)
+    synthetic.write_throughput(study, tmp_path, 0)
+    (tmp_path / "config.yaml").write_text(dump_study(study), encoding="utf-8")
+    path = tmp_path / "seed0/throughput.csv"
+    runs = pd.read_csv(path)
+    rng = np.random.default_rng(0)
+    runs["seconds"] *= rng.uniform(0.8, 1.2, len(runs)) * runs["tau"].fillna(1.0)
+    runs["tokens_per_s"] = runs["tokens"] / runs["seconds"]
+    runs.to_csv(path, index=False)
+    monkeypatch.setenv("MARS_STUDY", str(tmp_path))
+    made: dict[str, Any] = {}
+    for cell in read(FOLDER / "03_wall_clock.ipynb")["cells"]:
+        lines = [line for line in cell["source"] if not line.startswith("%")]
+        if cell["cell_type"] == "code" and "speedup" not in made:
+            exec("".join(lines), made)
+    rates = made["by_batch_size"](lambda grid, at: grid.of("tokens_per_s", at))
+    tables = [build(name, study, tmp_path) for name in ("table5", "replay")]
+    sections = [section for table in tables for section in table.sections]
+    titles = ["τ = 0.95", "τ = 0.5", "Replayed acceptance"]
+    assert list(made["speedup"].index.unique("acceptance")) == titles
+    assert len(made["speedup"]) == sum(len(section.rows) for section in sections)
+    for title, section in zip(titles, sections, strict=True):
+        for row in section.rows:
+            block = row["cache_block"]
+            method = row["model"] + (f", B_cache {block}" if block else "")
+            at = (title, method), row["batch_size"]
+            assert made["speedup"].loc[at] == row["speedup"].value
+            assert rates.loc[at] == row["tokens_per_s"].value
 
 
 def write(path: Path, source: str) -> Path:

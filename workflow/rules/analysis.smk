@@ -203,6 +203,7 @@ rule notebook:
         throughput_files(),
         sources(ROOT, "mars/analysis/notebooks.py"),
         sources(ROOT, "mars/analysis/differences.py", "mars/analysis/generations.py"),
+        sources(ROOT, "mars/analysis/missing.py", "mars/analysis/speed.py"),
         notebook="workflow/notebooks/{notebook}.ipynb",
     output:
         f"{REPORTS}/notebooks/{{notebook}}.html",

@@ -22,7 +22,9 @@ from mars.analysis.speed import (
     SHORT,
     Grid,
     Setting,
+    acceptance_label,
     load_grid,
+    load_grids,
     prompts_decoded,
 )
 from mars.analysis.statistics import Repeated
@@ -100,7 +102,7 @@ def wall_clock(study: Study, results: Path) -> Table:
     for tau in made.thresholds if made else []:
         grid = load_grid(study, results, tau)
         rows: list[Row] = [{**timing(grid, s), **_paper(s)} for s in grid.settings]
-        sections.append(Section(f"τ = {tau:g}", rows))
+        sections.append(Section(acceptance_label(tau), rows))
     columns = [
         *HEAD,
         *TIMING,
@@ -151,13 +153,10 @@ def _paper(setting: Setting) -> dict[str, Any]:
 
 def roofline(study: Study, results: Path) -> Table:
     """First token apart from decoding, and what was achieved of the machine's ceilings."""
-    made = study.throughput
-    sections: list[Section] = []
-    taus: list[float | None] = [*made.thresholds, *([None] if made.replay else [])] if made else []
-    for tau in taus:
-        grid = load_grid(study, results, tau)
-        title = REPLAYED.capitalize() if tau is None else f"τ = {tau:g}"
-        sections.append(Section(title, [_achieved(grid, s, tau is None) for s in grid.settings]))
+    sections = [
+        Section(acceptance_label(tau), [_achieved(grid, s, tau is None) for s in grid.settings])
+        for tau, grid in load_grids(study, results).items()
+    ]
     columns = [
         *HEAD,
         Column("acceptance", "Acceptance", text=True),
