@@ -83,10 +83,14 @@ def test_jobs_are_told_what_is_released_and_take_the_folder_where_it_is(untouche
     folder.mkdir(parents=True)
     with (folder / "model.safetensors").open("wb") as weights:
         weights.truncate(20 * 10**9)  # larger than its bases, by their names
+    (test := untouched.folder / "here" / "gsm8k" / "main" / "test.jsonl").parent.mkdir(parents=True)
+    test.touch()
     chosen = ("-n", "-p", "--cores", "2", "--configfile", "config/paper.yaml", "--config")
     told = untouched.run("snakemake", *chosen, "checkpoints=released", "data_root=here").stdout
     assert f"--variant mars_b4 --checkpoint here/models/{name} " in told
     assert f"here/models/{name}/model.safetensors" in told  # an input of its evaluation
+    evaluated = [line for line in told.splitlines() if "here/gsm8k/main/test.jsonl" in line]
+    assert len(evaluated) == 14  # a file that was repaired has every run evaluated again
     assert f"--variant mars_b8 --checkpoint {elsewhere} " in told
     assert "trust_remote_code" not in told
     each = 4 if jobs.gpu_count() else 9

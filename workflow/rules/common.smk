@@ -32,6 +32,7 @@ from mars.config import (
 from mars.evaluation.records import RecordError, write_atomically
 from mars.planning.rates import PlanError
 from mars.planning.sizes import parameters
+from mars.planning.wanted import benchmark_files
 from mars.plugins import PluginError, find_plugins, resolve_plugins
 from sources import data_files, registry, sources
 
@@ -249,21 +250,23 @@ CHECKED = f"{COMPARE}.checked.txt" if compared else f"{RESULTS}/checked.txt"
 def check_inputs():
     """Have `mars check` look at bases, benchmarks, prompts and rows, where any of them changed.
 
-    Called as the workflow starts, before any job. This is no rule: jobs that come after one whose
-    output they take as ancient are not looked at for reasons of their own (see `write_config`).
+    Called as the workflow starts, before any job; what it warns of is said at every start. This is
+    no rule: jobs that come after one whose output they take as ancient are not looked at for
+    reasons of their own (see `write_config`).
     """
     looked_at = [
         *(path for ref in joined.given_checkpoints().values() for path in checkpoint_files(ref)),
         *sources(ROOT, "mars/evaluation/check.py", "mars/data/sources.py", "mars/plugins/probe.py"),
         *data_files(ROOT, "mars/evaluation/tasks"),
         *study.data.files,
+        *BENCHMARK_FILES,
         *(str(plugin.path) for plugin in plugins),
     ]
     stats = {path: (os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in looked_at}
     parts = joined.model_dump(mode="json", exclude={"training", "seeds"})
     stamp = hashlib.sha256(settings(files=stats, **parts).encode()).hexdigest()
     if Path(CHECKED).is_file() and stamp in Path(CHECKED).read_text(encoding="utf-8"):
-        return
+        return repeat_warnings()
     log = Path(RESULTS, "logs", "check.log")
     log.parent.mkdir(parents=True, exist_ok=True)
     read, name = (f"{COMPARE}.config.yaml", VARIANT_FILE) if compared else (CONFIG, STUDY_FILE)
@@ -281,3 +284,11 @@ def check_inputs():
         *before, said = re.split("^mars: ", text, flags=re.MULTILINE)
         _, raised, own = "".join(before).partition("Traceback (most recent call last):")
         sys.exit(raised + own + said.strip() if before else text)
+    repeat_warnings()
+
+
+def repeat_warnings():
+    """Say what `mars check` warned of."""
+    for line in Path(CHECKED).read_text(encoding="utf-8").splitlines():
+        if "warning:" in line:
+            print(f"{STUDY_FILE}: {line}", file=sys.stderr)

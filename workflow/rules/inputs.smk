@@ -47,8 +47,12 @@ def training_parent(wildcards):
 # --- evaluation
 
 
+BENCHMARK_FILES = [str(path) for path in benchmark_files(study)]
+
+
 def evaluation_inputs(wildcards):
-    return checkpoint_inputs(wildcards.seed, wildcards.scale, wildcards.variant)
+    made = checkpoint_inputs(wildcards.seed, wildcards.scale, wildcards.variant)
+    return made + BENCHMARK_FILES
 
 
 def evaluation_decodings(wildcards):
