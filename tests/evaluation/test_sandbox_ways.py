@@ -9,7 +9,8 @@ import pytest
 
 from mars.evaluation import sandbox
 from mars.evaluation.sandbox import host, launch, run_tests
-from mars.evaluation.sandbox.inside import seccomp
+
+from .sandboxes import REQUIRED, need_sandbox
 
 PROGRAM = """
 import os, socket, sys, decimal
@@ -87,6 +88,24 @@ def test_nothing_is_run_without_a_sandbox(monkeypatch: pytest.MonkeyPatch) -> No
     host.close()
 
 
+def test_tests_without_a_sandbox_are_skipped_or_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    host.close()
+    monkeypatch.setattr(host, "modes", lambda: ())
+    monkeypatch.setattr(host, "_unprotected", False)
+    monkeypatch.delenv(REQUIRED, raising=False)
+    with pytest.raises(pytest.skip.Exception, match="no sandbox"):
+        need_sandbox()
+    monkeypatch.setenv(REQUIRED, "1")
+    with pytest.raises(pytest.fail.Exception, match="no sandbox"):
+        need_sandbox()
+
+
+def test_the_server_s_program_is_named_by_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server gets no PATH, and bubblewrap may be elsewhere than in /usr/bin."""
+    monkeypatch.setattr(launch.shutil, "which", lambda name: f"/opt/elsewhere/{name}")
+    assert launch.command("bubblewrap", "/folder", -1)[0] == "/opt/elsewhere/bwrap"
+
+
 def test_the_reasons_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     host.close()
     monkeypatch.setattr(host, "modes", lambda: ("bubblewrap", "namespaces"))
@@ -96,12 +115,3 @@ def test_the_reasons_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     told = str(caught.value)
     assert "bubblewrap: it ended; namespaces: it ended" in told
     assert "\n" not in told
-
-
-def test_the_filter_is_known_for_two_machines() -> None:
-    assert seccomp.program("riscv64") is None
-    for machine in ("x86_64", "aarch64"):
-        code = seccomp.program(machine)
-        assert code is not None
-        assert len(code) % 8 == 0
-        assert len(code) // 8 < 4096

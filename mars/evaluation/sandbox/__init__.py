@@ -9,14 +9,18 @@ One server is started when first needed and forks these two for each request. On
 bubblewrap or by itself, it leaves the network, all other processes and the file system behind: its
 root holds the Python installation and the system's libraries, read-only, no home folder, no
 environment, no `/proc`. Each program has process ids and a scratch folder in memory of its own, may
-start no process or thread, and a filter of system calls refuses sockets, signals, tracing, mounts,
-other programs and the like (x86-64, AArch64). CPU and wall time, memory, files, their size and what
-is returned are limited everywhere; output is dropped. Where there are no namespaces, as in most
-containers, Landlock lets a program open the same files and no others, none for writing, and the
-filter does the rest; the names and sizes of other files can be asked for there. `layers()` names
-what is in force. Where none of these is to be had, nothing is run (SandboxError) unless
-`allow_unprotected()` was called; then the limits and, on Linux, the filter remain, and a program
-may read and write what the user may.
+start no process or thread, and a filter of system calls refuses sockets, signals, tracing, limits
+and priorities of others, mounts, other programs and the like (x86-64, AArch64). CPU and wall time,
+memory, files, their size and what is returned are limited everywhere; output is dropped. Where
+there are no namespaces, as in most containers, Landlock lets a program open the same files and no
+others, none for writing, and the filter does the rest; the names and sizes of other files can be
+asked for there. `layers()` names what is in force. Where none of these is to be had, nothing is run
+(SandboxError) unless `allow_unprotected()` was called; then the limits and, on Linux, the filter
+remain, and a program may read and write what the user may.
+
+A program takes some ten milliseconds of CPU time, so one server, which judges one program after the
+other, does hundreds a minute. Only an idle program, as one that sleeps, holds it up, for twice its
+limit; such are rare, and more servers would not be worth their processes.
 
 What it does not cover: a hole in the kernel or in Python itself; what the clock, the CPU's caches
 or timing give away; CPU time up to the limit. The names that tests use are told to the program, as

@@ -87,4 +87,5 @@ def _bubblewrap(shown: list[str]) -> list[str]:
     for device in ("/dev/null", "/dev/urandom"):
         options += ["--dev-bind", device, device]
     options += ["--ro-bind", str(INSIDE), "/inside", "--size", str(16 << 20), "--tmpfs", "/tmp"]
-    return ["bwrap", *options, "--remount-ro", "/", "--chdir", "/", "--"]
+    bwrap = shutil.which("bwrap") or "bwrap"  # by its path, as the server is given no PATH
+    return [bwrap, *options, "--remount-ro", "/", "--chdir", "/", "--"]

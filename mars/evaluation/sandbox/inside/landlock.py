@@ -1,7 +1,8 @@
 """Landlock: what files a process may open, where the kernel gives no namespaces (most containers).
 
-It governs opening, making and removing files; the filter of system calls refuses what else there
-is: modes, owners, times, truncation, the network, other processes.
+It governs opening, making and removing files, and keeps processes outside from being traced; newer
+kernels have it refuse TCP, signals and abstract sockets too. The filter of system calls refuses
+these everywhere, and what else there is: modes, owners, times, truncation, other processes' limits.
 """
 
 from __future__ import annotations
@@ -16,11 +17,23 @@ ASK_VERSION, PATH_BENEATH = 1, 1
 WRITE_FILE, READ_FILE, READ_DIR = 1 << 1, 1 << 2, 1 << 3
 RIGHTS_BY_VERSION = {1: 13, 2: 14, 3: 15, 4: 15}
 """How many rights over files a version of the interface knows; later ones know 16."""
+TCP_SINCE, BIND_TCP, CONNECT_TCP = 4, 1 << 0, 1 << 1
+SCOPES_SINCE, ABSTRACT_SOCKETS, SIGNALS = 6, 1 << 0, 1 << 1
 
 
 def version(libc: Any) -> int:
     """Of the interface; 0 where there is none."""
     return max(int(libc.syscall(CREATE_RULESET, None, 0, ASK_VERSION)), 0)
+
+
+def rules_for(version: int) -> bytes:
+    """All that a version of the interface can refuse: files, TCP, signals and abstract sockets."""
+    fields = [(1 << RIGHTS_BY_VERSION.get(version, 16)) - 1]
+    if version >= TCP_SINCE:
+        fields.append(BIND_TCP | CONNECT_TCP)
+    if version >= SCOPES_SINCE:
+        fields.append(ABSTRACT_SOCKETS | SIGNALS)
+    return struct.pack(f"={len(fields)}Q", *fields)
 
 
 def allow_only(libc: Any, shown: list[str], devices: tuple[str, ...]) -> bool:
@@ -31,8 +44,8 @@ def allow_only(libc: Any, shown: list[str], devices: tuple[str, ...]) -> bool:
     known = version(libc)
     if not known:
         return False
-    handled = ctypes.c_uint64((1 << RIGHTS_BY_VERSION.get(known, 16)) - 1)
-    rules = libc.syscall(CREATE_RULESET, ctypes.byref(handled), 8, 0)
+    handled = rules_for(known)
+    rules = libc.syscall(CREATE_RULESET, handled, len(handled), 0)
     if rules < 0:
         return False
     try:

@@ -1,8 +1,10 @@
 """A filter of system calls, as a small BPF program: what no function under test needs is refused.
 
-New processes and threads, other processes (signals, tracing, their memory), the network, other
-programs, mounts and namespaces, modes and owners of files, memory that no limit counts, kernel
-interfaces known for their holes. Known for x86-64 and AArch64; elsewhere there is no filter.
+New processes and threads, other processes (signals, tracing, their memory, limits and turns on the
+processor), the network, other programs, mounts and namespaces, modes and owners of files, memory
+that no limit counts, kernel interfaces known for their holes, and whatever came to Linux after this
+list. A few calls are allowed with some arguments only. Known for x86-64 and AArch64; elsewhere
+there is no filter.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ from typing import Any
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, MODE_FILTER = 38, 22, 2
 LOAD, JUMP_EQUAL, JUMP_AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06
 ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
-NUMBER_OFFSET, ARCHITECTURE_OFFSET = 0, 4
-X32_BIT = 0x40000000
+NUMBER_OFFSET, ARCHITECTURE_OFFSET, ARGUMENTS_OFFSET = 0, 4, 16
+FIRST_UNKNOWN = 463
+"""This number and all above it belong to calls newer than these tables, or to x32's."""
 MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 """The column of the table, and the kernel's name of the architecture."""
 
@@ -27,6 +30,9 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "socket": (41, 198),
     "accept": (43, 202),
     "accept4": (288, 242),
+    "connect": (42, 203),
+    "bind": (49, 200),
+    "listen": (50, 201),
     # other processes
     "kill": (62, 129),
     "tkill": (200, 130),
@@ -40,7 +46,17 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271),
     "process_madvise": (440, 440),
+    "process_mrelease": (448, 448),
     "kcmp": (312, 272),
+    "get_robust_list": (274, 100),
+    "move_pages": (279, 239),
+    "migrate_pages": (256, 238),
+    "sched_setaffinity": (203, 122),
+    "sched_setattr": (314, 274),
+    "sched_setparam": (142, 118),
+    "sched_setscheduler": (144, 119),
+    "setpriority": (141, 140),
+    "ioprio_set": (251, 30),
     # other programs
     "execve": (59, 221),
     "execveat": (322, 281),
@@ -80,12 +96,22 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "removexattr": (197, 14),
     "lremovexattr": (198, 15),
     "fremovexattr": (199, 16),
-    # memory that no limit counts
+    "inotify_init": (253, None),
+    "inotify_init1": (294, 26),
+    # memory that no limit counts, and other programs' that is known by a number or a name
     "shmget": (29, 194),
     "shmat": (30, 196),
+    "shmctl": (31, 195),
     "semget": (64, 190),
+    "semop": (65, 193),
+    "semtimedop": (220, 192),
+    "semctl": (66, 191),
     "msgget": (68, 186),
+    "msgsnd": (69, 189),
+    "msgrcv": (70, 188),
+    "msgctl": (71, 187),
     "mq_open": (240, 180),
+    "mq_unlink": (241, 181),
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
     # the kernel itself
@@ -110,6 +136,9 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "setdomainname": (171, 162),
     "acct": (163, 89),
     "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
+    "sync": (162, 81),
+    "syncfs": (306, 267),
     "settimeofday": (164, 170),
     "clock_settime": (227, 112),
     "clock_adjtime": (305, 266),
@@ -124,6 +153,21 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
 }
 """System calls by name, with their numbers on x86-64 and AArch64."""
 
+ONLY: dict[tuple[str, int], tuple[tuple[int, int], tuple[int, ...]]] = {
+    # one's own limits
+    ("prlimit64", 0): ((302, 261), (0,)),
+    # copies, flags and locks: nobody's signals (F_SETOWN, F_SETSIG), no leases
+    ("fcntl", 1): ((72, 25), (*range(8), 1030)),
+    # TCGETS, TCGETS2, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX
+    ("ioctl", 1): ((16, 29), (0x5401, 0x802C542A, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)),
+    # names and dumps: a program cannot choose to outlive its parent (PR_SET_PDEATHSIG)
+    ("prctl", 0): ((157, 167), (3, 4, 15, 16)),
+    # AF_UNIX and SOCK_STREAM with any flags, as for asyncio: datagrams go to any address
+    ("socketpair", 0): ((53, 199), (1,)),
+    ("socketpair", 1): ((53, 199), (0x1, 0x801, 0x80001, 0x80801)),
+}
+"""By call and argument, counted from 0: the call's numbers, and the argument's allowed values."""
+
 
 class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
@@ -131,6 +175,22 @@ class _Program(ctypes.Structure):
 
 def _instruction(code: int, value: int, hit: int = 0, miss: int = 0) -> bytes:
     return struct.pack("HBBI", code, hit, miss, value)
+
+
+def _only(number: int, argument: int, values: tuple[int, ...]) -> list[bytes]:
+    """Refuse a call unless an argument, an int to the kernel, has one of the listed values."""
+    load = _instruction(LOAD, ARGUMENTS_OFFSET + 8 * argument)
+    left = range(len(values), 0, -1)  # instructions from each comparison to the refusal
+    compare = [
+        _instruction(JUMP_EQUAL, value, hit=n) for value, n in zip(values, left, strict=True)
+    ]
+    refuse = _instruction(RETURN, ERRNO | errno.EPERM)
+    body = [load, *compare, refuse]
+    return [
+        _instruction(LOAD, NUMBER_OFFSET),
+        _instruction(JUMP_EQUAL, number, miss=len(body)),
+        *body,
+    ]
 
 
 def program(machine: str) -> bytes | None:
@@ -143,7 +203,7 @@ def program(machine: str) -> bytes | None:
         _instruction(JUMP_EQUAL, architecture, hit=1),
         _instruction(RETURN, KILL),
         _instruction(LOAD, NUMBER_OFFSET),
-        _instruction(JUMP_AT_LEAST, X32_BIT, miss=1),
+        _instruction(JUMP_AT_LEAST, FIRST_UNKNOWN, miss=1),
         _instruction(RETURN, ERRNO | errno.ENOSYS),
     ]
     for calls, error in ((NO_PROCESSES, errno.EAGAIN), (REFUSED, errno.EPERM)):
@@ -151,6 +211,8 @@ def program(machine: str) -> bytes | None:
             if (number := numbers[column]) is not None:
                 code.append(_instruction(JUMP_EQUAL, number, miss=1))
                 code.append(_instruction(RETURN, ERRNO | error))
+    for (_, argument), (allowed_on, values) in ONLY.items():
+        code += _only(allowed_on[column], argument, values)
     return b"".join([*code, _instruction(RETURN, ALLOW)])
 
 
