@@ -6,25 +6,22 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from mars.evaluation import sandbox
 from mars.evaluation.sandbox import host, run_tests
+from mars.evaluation.sandbox.inside import clock
 from mars.evaluation.sandbox.inside.clock import read_report
 
-from .processes import descendants, ended
-
-RIGHT = "def f(x):\n    return x + 1"
-TESTS = "assert f(1) == 2 and f(40) == 41"
+from .processes import cpu_seconds, descendants, ended, open_files
+from .sandboxes import RIGHT, TESTS, left_alone, need_sandbox
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _isolated():
-    try:
-        sandbox.layers()
-    except sandbox.SandboxError as error:
-        pytest.skip(str(error))
+    need_sandbox()
 
 
 def test_right_and_wrong_programs() -> None:
@@ -190,3 +187,55 @@ def test_a_slow_machine_is_told_from_an_idle_program(works, said):
         child.kill()
     os.close(reader)
     assert found == said
+
+
+def test_time_in_which_all_stand_still_is_not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that was stopped, or gave this process no turn, comes back much later."""
+    reader, writer = os.pipe()
+    turns = iter([False, False, True, True])
+    now = 0.0
+
+    def late(wanted, *_):
+        nonlocal now
+        now += 20.0
+        if not next(turns):
+            return [], [], []
+        if now == 60.0:
+            os.write(writer, b"done")
+            os.close(writer)
+        return wanted, [], []
+
+    monkeypatch.setattr(clock, "select", SimpleNamespace(select=late))
+    monkeypatch.setattr(clock, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(clock, "cpu_seconds", lambda pids: 0.0)
+    assert read_report(reader, (1,), 3.0, 100) == b"done"
+    os.close(reader)
+
+
+PROGRAMS = {
+    RIGHT: True,
+    "def f(x):\n    return x": False,
+    "import os\nos._exit(1)": False,
+    "import os\nos.fork()": False,
+    "try:\n    open('left', 'w').close()\nexcept OSError:\n    pass\n" + RIGHT: True,
+}
+CPU_S = 0.2
+"""Many times what a program takes; less, and one core judges hundreds a minute."""
+
+
+def test_hundreds_of_programs_leave_nothing_behind() -> None:
+    host.close()
+    sandbox.layers()
+    server = host._server
+    assert server is not None
+    pids = {server.process.pid, *descendants(server.process.pid)}
+    before = {pid: open_files(pid) for pid in (os.getpid(), *pids)}
+    start = cpu_seconds(pids)
+    for turn in range(20):
+        for program, right in PROGRAMS.items():
+            assert run_tests(program, f"{TESTS}  # turn {turn}").passed == right
+    assert host._server is server
+    assert left_alone(server.process.pid, pids)
+    assert {pid: open_files(pid) for pid in before} == before
+    assert os.listdir(server.folder) == []
+    assert (cpu_seconds(pids) - start) / (20 * len(PROGRAMS)) < CPU_S

@@ -171,7 +171,7 @@ def run_tests(program: str, tests: str, *, timeout_s: float = 3.0, memory_mb: in
         program: Python source that defines what is tested; not trusted.
         tests: Python source that uses those names; trusted, and run where the program is not.
         timeout_s: limit on the CPU time of both together; time in which they compute
-            nothing: four times that; wall-clock time: thirty times.
+            nothing: twice that; wall-clock time: thirty times.
         memory_mb: limit on the program's address space.
 
     Raises:

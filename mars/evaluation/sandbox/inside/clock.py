@@ -8,9 +8,13 @@ import time
 
 PATIENCE = 30.0
 """Wall-clock time is limited to this many times the limit on CPU time,"""
-IDLE = 4.0
-"""and time in which nothing is computed, as in a sleep, to this many times."""
-SHORTEST_S = 0.01
+IDLE = 2.0
+"""and time in which nothing is computed, as in a sleep, to this many times.
+
+`evaluate`'s own `code_eval` ends a program after that limit of wall-clock time, idle or not; twice
+that leaves room for a disk that stalls.
+"""
+SHORTEST_S, TICK_S = 0.01, 0.25
 PROGRESS_S = 0.001
 
 
@@ -24,21 +28,23 @@ def read_report(descriptor: int, pids: tuple[int, ...], seconds: float, most: in
         most: bytes; what is longer is not read on.
     """
     said = b""
-    now, worked = time.monotonic(), 0.0
-    end, idle_end = now + PATIENCE * seconds, now + IDLE * seconds
+    end, worked, idle = time.monotonic() + PATIENCE * seconds, 0.0, 0.0
     while len(said) < most:
-        now, spent = time.monotonic(), cpu_seconds(pids)
+        spent = cpu_seconds(pids)
         if spent > worked + PROGRESS_S:  # however slowly: others may have the processor
-            worked, idle_end = spent, now + IDLE * seconds
-        left = min(end - now, idle_end - now, seconds - spent)
+            worked, idle = spent, 0.0
+        left = min(end - time.monotonic(), IDLE * seconds - idle, seconds - spent)
         if left <= 0:
             return None
         # Two at work use up their time twice as fast.
-        if select.select([descriptor], [], [], max(left / len(pids), SHORTEST_S))[0]:
+        wait = min(max(left / len(pids), SHORTEST_S), TICK_S)
+        if select.select([descriptor], [], [], wait)[0]:
             piece = os.read(descriptor, most)
             if not piece:
                 break
             said += piece
+        else:
+            idle += wait  # not by the clock: where all stand still, this process does too
     return said
 
 
