@@ -177,7 +177,7 @@ class Measured:
             what = f"{cost.scale}: our step ÷ AR SFT, both packed"
         above = self._step(RELEASED if layout == "released" else OURS, cost.released)
         below = self._step(AR_PADDED if padded else AR, None)
-        return what, repeated_ratio(independent(np.log(above / below)))
+        return what, repeated_ratio(independent((above / below).map(np.log)))
 
     def _step(self, method: str, variant: str | None) -> pd.Series:
         """Seconds of a step, by (seed, repeat)."""
