@@ -14,6 +14,7 @@ import torch
 from torch.autograd import DeviceType
 
 from mars import measurement
+from mars.analysis.columns import THROUGHPUT
 from mars.config import Study
 from mars.config.speed import Continuous, Replay
 from mars.decoding import costs
@@ -95,6 +96,10 @@ def test_every_method_has_its_turns(
     assert environment["interruptions"] == 0
     assert environment["linears"] == "stock"
     assert "the model has 256" in environment["positions"]  # 300 tokens are forced beyond them
+
+
+def test_every_column_is_documented() -> None:
+    assert tuple(THROUGHPUT) == grid.COLUMNS
 
 
 def test_rows_add_up(small: Study, checkpoint: Path, tmp_path: Path) -> None:
