@@ -76,7 +76,7 @@ def memory_for(setting: str, value: int) -> Iterator[None]:
         remedy = f"try {fits}" if fits else "use a GPU with more memory"
         line = " ".join(str(error).split())[:160]
         raise MeasurementError(
-            f"out of GPU memory at {value} ({setting}): {remedy}; finished runs are kept ({line})"
+            f"out of GPU memory at {value} ({setting}): {remedy} ({line})"
         ) from None
 
 
