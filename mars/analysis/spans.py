@@ -43,7 +43,8 @@ def spans(record: Mapping[str, Any], tokenizer: Tokenizer) -> list[Span] | None:
         The spans, or None where the text is not kept, or its tokens are not those counted.
     """
     output, accepted = record.get("output"), record.get("accepted")
-    if not output or not accepted or sum(accepted) != record["tokens"]:
+    accepted = [] if accepted is None else [int(count) for count in accepted]
+    if not isinstance(output, str) or not output or sum(accepted) != record["tokens"]:
         return None
     tokens = encoded(record, tokenizer)
     if tokens is None:

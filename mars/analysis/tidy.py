@@ -84,12 +84,12 @@ ARROW = {
     "bool": pa.bool_(),
     "int16": pa.int16(),
     "int32": pa.int32(),
+    "Int32": pa.int32(),
+    "int64": pa.int64(),
     "float32": pa.float32(),
     "float64": pa.float64(),
     "list of int16": pa.list_(pa.int16()),
     "list of float32": pa.list_(pa.float32()),
-    "Int32": pa.int32(),
-    "int64": pa.int64(),
 }
 MADE_FROM = b"mars_made_from"
 """Key of the Parquet metadata that says which results a file was made from."""
@@ -223,7 +223,7 @@ def is_fresh(study: Study, results: Path, path: Path) -> bool:
     records files that are gone (a results folder given away without them) do not count.
     """
     try:
-        known = (pq.read_schema(path).metadata or {}).get(MADE_FROM)
+        known = (pq.read_metadata(path).metadata or {}).get(MADE_FROM)
     except (OSError, pa.ArrowInvalid):
         return False
     if known is None:
@@ -273,10 +273,6 @@ def write_tidy(study: Study, results: Path, out: Path) -> list[Path]:
     return paths
 
 
-def _tables(study: Study, results: Path, long: bool) -> Iterator[tuple[pa.Table, pa.Table | None]]:
-    """What the two files hold of each records file; the second only if it is asked for."""
-    for row in _rows(study, results):
-        found = once(iter_records(results / row["records"]))
 def write_throughput(study: Study, results: Path, out: Path) -> None:
     """Write every run of a study's wall-clock grid to ``out``, a Parquet file."""
     schema = pa.schema({name: ARROW[field.dtype] for name, field in THROUGHPUT.items()})
@@ -285,6 +281,10 @@ def write_throughput(study: Study, results: Path, out: Path) -> None:
         pq.write_table(runs.replace_schema_metadata(None), part, compression="zstd")
 
 
+def _tables(study: Study, results: Path, long: bool) -> Iterator[tuple[pa.Table, pa.Table | None]]:
+    """What the two files hold of each records file; the second only if it is asked for."""
+    for row in _rows(study, results):
+        found = once(iter_records(results / row["records"]))
         of_file = {name: row[name] for name in OF_FILE}
         yield table(found, of_file, FIRST), table(found, of_file, SECOND) if long else None
 

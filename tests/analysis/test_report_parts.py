@@ -16,6 +16,7 @@ from mars.analysis.report.content import first, size
 from mars.analysis.report.examples import choose, examples
 from mars.analysis.report.verdicts import verdicts
 from mars.analysis.results import iter_records
+from mars.analysis.tidy import write_tidy
 from mars.config import Study, load_study
 
 from . import synthetic
@@ -85,6 +86,16 @@ def test_without_texts_or_thresholds_it_says_what_examples_need(quick):
         path.unlink()
     assert choose(study, results) is None
     assert "No examples: they need the answers of a MARS variant" in examples(study, results)
+
+
+def test_examples_of_results_that_were_given_away_without_their_records_files(quick):
+    study, results = quick
+    write_tidy(study, results, results)
+    text = examples(study, results)
+    assert text.count('<article class="example">') == 6
+    for path in results.rglob("*.jsonl"):
+        path.unlink()
+    assert examples(study, results) == text
 
 
 def test_numbers_beside_an_example_are_those_of_its_records(quick):

@@ -74,7 +74,7 @@ def data(study: Study, results: Path) -> pd.DataFrame:
         answers = found[(found["benchmark"] == benchmark) & (found["tokens"] >= ENOUGH)]
         answers = answers[~answers["truncated"].astype(bool)]
         for row in as_rows(answers.sort_values(["doc_id", "task", "repeat"])):
-            made = spans({**row, "accepted": [int(n) for n in row["accepted"]]}, tokenizer)
+            made = spans(row, tokenizer)
             if made is not None:
                 head = {key: row[key] for key in COLUMNS if key in row}
                 rows += [

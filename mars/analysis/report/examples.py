@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from tokenizers import Tokenizer
 
 from mars.analysis import labels
-from mars.analysis.results import as_rows, iter_records, load_evaluation
+from mars.analysis.generations import load_generations
+from mars.analysis.results import as_rows, load_evaluation
 from mars.analysis.spans import Span, spans, tokenizer_of
 from mars.config import Study
 
@@ -111,36 +113,38 @@ def _of_run(
         found = by_benchmark.get(benchmark, {})
         if sorted(found, reverse=True) != taus or len(shown) == BENCHMARKS:
             continue
-        readings = _readings(results, found, tokenizer)
+        readings = _readings(study, results, found, tokenizer)
         if readings:
             shown.append(Shown(benchmark, column, found, readings))
     return Chosen(*run, taus, shown) if shown else None
 
 
 def _readings(
-    results: Path, rows: dict[float, dict[str, Any]], tokenizer: Tokenizer
+    study: Study, results: Path, rows: dict[float, dict[str, Any]], tokenizer: Tokenizer
 ) -> dict[Key, dict[float, Reading]]:
     """The first documents that can be shown at every threshold."""
-    by_tau: dict[float, dict[Key, Reading]] = {}
-    for tau, row in rows.items():
-        path = results / str(row["records"])
-        by_tau[tau] = dict(_first(path, tokenizer)) if path.is_file() else {}
+    found = load_generations(
+        (study, results),
+        records=[row["records"] for row in rows.values()],
+        doc_id=list(range(CANDIDATES)),
+        repeat=0,
+    ).sort_values(["task", "doc_id"])
+    by_tau: dict[float, dict[Key, Reading]] = {tau: {} for tau in rows}
+    for record in as_rows(found):
+        reading = _reading_of(record, tokenizer)
+        if reading is not None:
+            by_tau[record["tau"]][str(record["task"]), str(record["doc_id"])] = reading
     common = [key for key in next(iter(by_tau.values())) if all(key in r for r in by_tau.values())]
     return {key: {tau: by_tau[tau][key] for tau in by_tau} for key in common[:DOCUMENTS]}
 
 
-def _first(path: Path, tokenizer: Tokenizer) -> Iterator[tuple[Key, Reading]]:
-    """What can be shown of the documents with the lowest numbers in a file of records."""
-    records = {
-        (str(r["task"]), str(r["doc_id"])): r
-        for r in iter_records(path)
-        if int(r["doc_id"]) < CANDIDATES and not r.get("repeat")
-    }
-    for key in sorted(records, key=lambda key: (key[0], int(key[1]))):
-        record = records[key]
-        found = spans(record, tokenizer)
-        if found is not None and len(record["output"]) <= LONGEST:
-            yield key, Reading(found, record["output"], record.get("score"))
+def _reading_of(record: dict[str, Any], tokenizer: Tokenizer) -> Reading | None:
+    """None where an answer cannot be shown."""
+    found = spans(record, tokenizer)
+    if found is None or len(record["output"]) > LONGEST:
+        return None
+    score = record["score"]
+    return Reading(found, record["output"], None if pd.isna(score) else score)
 
 
 # ---------------------------------------------------------------------------------------- HTML
