@@ -16,6 +16,7 @@ from mars import models  # noqa: E402
 from mars.config import load_study  # noqa: E402
 
 TINY = {
+    "model_type": "llama",
     "hidden_size": 16,
     "intermediate_size": 24,
     "num_hidden_layers": 1,
@@ -44,7 +45,7 @@ def test_an_unknown_model_is_named(monkeypatch):
         make_random.main()
 
 
-@pytest.mark.parametrize("name", make_random.ARCHITECTURES)
+@pytest.mark.parametrize("name", [n for n in make_random.ARCHITECTURES if "qwen" in n])
 def test_each_has_its_speed_study(name):
     study = load_study(ROOT / "config" / f"{name.replace('2.5-', '').replace('.', '')}_speed.yaml")
     assert study.scales[name].base == f"results/checkpoints/random-{name}"

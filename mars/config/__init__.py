@@ -27,7 +27,7 @@ from mars.config.sections import (
     Training,
     Variant,
 )
-from mars.config.speed import Continuous, Replay, Throughput, Trace, TrainingCost
+from mars.config.speed import Continuous, Drawn, Replay, Throughput, Trace, TrainingCost
 from mars.config.study import ConfigError, Study
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "Data",
     "DecoderName",
     "Decoding",
+    "Drawn",
     "Evaluation",
     "Jacobi",
     "Replay",

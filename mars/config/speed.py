@@ -86,6 +86,18 @@ class Throughput(Section):
         return min(self.prompts, batch_size * (self.batches or self.prompts))
 
 
+class Drawn(Section):
+    """Random conversations of one shape: a step's cost depends on their lengths alone."""
+
+    tokens: int = Field(512, ge=4, description="of a conversation, of one turn")
+    response_share: float = Field(0.6, gt=0, lt=1, description="of its tokens")
+
+    @property
+    def response(self) -> int:
+        """Tokens of the response, end-of-turn included; at least one, and one of the prompt."""
+        return min(max(round(self.response_share * self.tokens), 1), self.tokens - 1)
+
+
 class TrainingCost(Section):
     """What a training step costs: AR SFT, MARS and MARS as released, on the same conversations."""
 
@@ -96,6 +108,9 @@ class TrainingCost(Section):
         "mars_b4",
         description="the MARS variant also laid out as in the released code: two full streams, a "
         "dense mask, logits of every column; null: none",
+    )
+    drawn: Drawn | None = Field(
+        None, description="random conversations instead of the data's; null: the data's"
     )
     conversations: int = Field(32, ge=1, description="of a step, all of them in one forward")
     steps: int = Field(2, ge=1, description="of a run, each on other conversations")

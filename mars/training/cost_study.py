@@ -25,8 +25,8 @@ from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from mars import models, streams
-from mars.config import Study, TrainingCost
-from mars.data import Encoded, load_examples
+from mars.config import Drawn, Study, TrainingCost
+from mars.data import Encoded, end_of_turn_id, load_examples
 from mars.measurement import Partial, ceilings, memory_for, versions, warn_if_busy
 from mars.training import cost
 from mars.training.cost import Bench, Method, packed_batch, released_batch
@@ -105,7 +105,9 @@ def make_methods(
     seed: int,
     folder: Path,
 ) -> list[Method]:
-    """AR SFT, each MARS variant, and both as released, on the first conversations of the study.
+    """AR SFT, each MARS variant, and both as released, on the same conversations.
+
+    Those are the study's first, or drawn ones.
 
     Args:
         study: has the data and the row length.
@@ -114,8 +116,12 @@ def make_methods(
         seed: of conversations and phases.
     """
     count = asked.steps * asked.conversations
-    data = study.data.model_copy(update={"stage1_examples": count, "stage2_examples": 1})
-    examples = load_examples(data, tokenizer, [1], seed)
+    examples: Sequence[Encoded]
+    if asked.drawn:
+        examples = drawn(asked.drawn, count, tokenizer, seed)
+    else:
+        data = study.data.model_copy(update={"stage1_examples": count, "stage2_examples": 1})
+        examples = load_examples(data, tokenizer, [1], seed)
     device = model.device
     chosen: list[list[tuple[Encoded, tuple[int, int]]]] = [
         [(examples[i], (0, i)) for i in range(at, at + asked.conversations)]
@@ -125,7 +131,8 @@ def make_methods(
     def method(name: str, variant: str) -> Method:
         made = study.variants[variant]
         objective = make_objective(str(made.objective), setup_of(made, model, tokenizer, seed))
-        check_context(model, objective, max(map(len, examples)), folder)
+        if not asked.drawn:  # which nothing is learned from: positions cost the same anywhere
+            check_context(model, objective, max(map(len, examples)), folder)
         batches = []
         for step in chosen:
             told, keys = zip(*step, strict=True)
@@ -141,6 +148,19 @@ def make_methods(
     if asked.released:
         found += [method("ar_released", asked.ar_variant), method("released", asked.released)]
     return found
+
+
+def drawn(shape: Drawn, count: int, tokenizer: Tokenizer, seed: int) -> list[Encoded]:
+    """Conversations of one turn: random ids, a prompt, then a response with its end-of-turn."""
+    generator = torch.Generator().manual_seed(seed)
+    turn = torch.full((shape.tokens,), -1)
+    turn[-shape.response :] = 0
+    made = []
+    for _ in range(count):
+        ids = torch.randint(len(tokenizer), (shape.tokens,), generator=generator)
+        ids[-1] = end_of_turn_id(tokenizer)
+        made.append(Encoded(ids, turn >= 0, turn, ended=True))
+    return made
 
 
 # --------------------------------------------------------------------------- the loop

@@ -130,6 +130,16 @@ def test_without_a_cost_study_the_runs_say_what_a_step_took(study, results):
     assert not [r for r in table.sections[0].rows if r["model"] == RELEASED]
 
 
+def test_the_notes_say_what_was_trained_on(study, results):
+    table = build("training_overhead", study, results)
+    assert any("AdamW on 32 conversations in one forward" in note for note in table.notes)
+    raw = study.model_dump(mode="json")
+    raw["training_cost"] |= {"drawn": {"tokens": 512, "response_share": 0.6}}
+    table = build("training_overhead", parse_study(raw), results)
+    said = "32 random conversations of 512 tokens (60% of them the response)"
+    assert any(said in note for note in table.notes)
+
+
 def test_the_loader_has_its_documented_columns(study, results):
     found = load_training_cost(study, results)
     assert isinstance(found, pd.DataFrame)

@@ -2,19 +2,22 @@
 
 import csv
 import json
+from pathlib import Path
 from statistics import median
 
 import pytest
 import torch
-from tiny_training import EXAMPLES, KEYS, build_model, build_study, objective
+from tiny_training import END, EXAMPLES, KEYS, build_model, build_study, objective
 
 from mars import measurement, models
-from mars.config import ConfigError, TrainingCost, parse_study
+from mars.config import ConfigError, Drawn, TrainingCost, load_study, parse_study
 from mars.measurement import MeasurementError
 from mars.streams import IGNORE
 from mars.training import cost_study
 from mars.training.cost import Bench, Method, packed_batch, released_batch, released_loss, work
 from mars.training.cost_study import COLUMNS, in_turn, make_methods, measure_training_cost
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("alignment", ["decoder", "stream"])
@@ -141,6 +144,41 @@ def test_every_method_has_the_same_conversations(study, base):
             assert batch.counts.response_tokens == other.counts.response_tokens
     whole = made[3].batches[0].counts
     assert whole.masked_tokens == whole.clean_tokens  # 2L
+
+
+def test_drawn_conversations_need_no_data_and_no_context(study, base):
+    """… and have the length and the response that were asked for, in rows of their own."""
+    asked = study.training_cost.model_copy(
+        update={"drawn": Drawn(tokens=100, response_share=0.6), "conversations": 3}
+    )
+    nowhere = study.model_copy(
+        update={"data": study.data.model_copy(update={"source": "nowhere.jsonl"})}
+    )
+    model, tokenizer = models.load_model(base), models.load_tokenizer(base)
+    assert model.config.max_position_embeddings < 100
+    made = make_methods(nowhere, asked, model, tokenizer, 0, base)
+    again = make_methods(nowhere, asked, model, tokenizer, 0, base)
+    for method, other in zip(made, again, strict=True):
+        for batch, same in zip(method.batches, other.batches, strict=True):
+            assert (batch.counts.clean_tokens, batch.counts.response_tokens) == (300, 180)
+            assert len(batch.layout.input_ids) == 3
+            assert torch.equal(batch.layout.input_ids, same.layout.input_ids)
+    first, second = (batch.layout.input_ids for batch in made[0].batches)
+    assert not torch.equal(first, second)
+    assert (first[:, -1] == END).all()
+
+
+@pytest.mark.parametrize("name", ["training_cost", "qwen05b_training_cost"])
+def test_the_studies_of_cost_have_the_targets_rows(name):
+    """Rows of 512 clean tokens, 60 % in the response: 1.45 columns a token at B = 4, 1.56 at 16."""
+    study = load_study(ROOT / "config" / f"{name}.yaml")
+    tokenizer, model = models.load_tokenizer("embedded:toy-m"), build_model()
+    asked = study.training_cost.model_copy(update={"conversations": 2, "steps": 1})
+    made = make_methods(study, asked, model, tokenizer, 0, ROOT)
+    columns = {m.label: work(model, m, m.batches[0]).columns for m in made if m.name != "released"}
+    assert columns["ar_sft"] == 2 * 512
+    assert columns["mars_b4"] / columns["ar_sft"] == pytest.approx(1.45, abs=0.005)
+    assert columns["mars_b16"] / columns["ar_sft"] == pytest.approx(1.56, abs=0.005)
 
 
 def test_methods_take_turns_and_each_repeat_begins_with_another():

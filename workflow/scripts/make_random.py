@@ -11,16 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from mars.models import CheckpointError, load_tokenizer, resolve_checkpoint, save_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
 SEED = 0
 
-# From the published config.json of the Instruct models.
+# Qwen2.5: from the published config.json of the Instruct models. llama-512x8: a small one of our
+# own, 42M weights, for measuring training on a CPU.
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "qwen2.5-0.5b": {
+        "model_type": "qwen2",
         "hidden_size": 896,
         "intermediate_size": 4864,
         "num_hidden_layers": 24,
@@ -30,6 +32,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
     },
     "qwen2.5-7b": {
+        "model_type": "qwen2",
         "hidden_size": 3584,
         "intermediate_size": 18_944,
         "num_hidden_layers": 28,
@@ -37,6 +40,16 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 4,
         "vocab_size": 152_064,
         "tie_word_embeddings": False,
+    },
+    "llama-512x8": {
+        "model_type": "llama",
+        "hidden_size": 512,
+        "intermediate_size": 1376,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+        "vocab_size": 32_000,
+        "tie_word_embeddings": True,
     },
 }
 
@@ -60,7 +73,7 @@ def make(folder: Path, name: str) -> None:
         resolve_checkpoint(folder)
     except CheckpointError:
         torch.manual_seed(SEED)
-        config = Qwen2Config(
+        config = AutoConfig.for_model(
             **ARCHITECTURES[name],
             max_position_embeddings=32_768,
             rope_theta=1e6,
@@ -69,7 +82,7 @@ def make(folder: Path, name: str) -> None:
         )
         torch.set_default_dtype(torch.bfloat16)  # half the memory while they are drawn
         try:
-            model = Qwen2ForCausalLM(config)
+            model = AutoModelForCausalLM.from_config(config)
         finally:
             torch.set_default_dtype(torch.float32)
         recipe = {"architecture": name, "weights": f"random, seed {SEED}: for speed alone"}

@@ -12,7 +12,7 @@ from mars.analysis import labels, paper
 from mars.analysis.render import Column, Row, Section, Table
 from mars.analysis.results import load_training_cost, of_every_seed, training_costs
 from mars.analysis.statistics import Repeated
-from mars.config import Study
+from mars.config import Study, TrainingCost
 
 RELEASED = "MARS, step as released (2L, dense)"
 AR_RELEASED = "AR SFT, step as released (padded)"
@@ -152,11 +152,10 @@ def _notes(study: Study) -> list[str]:
         first = [
             f"Step time, tokens/s, GFLOP/s and memory were measured apart, at {cost.scale}, by a "
             "job with the machine to itself: a step is forward, backward, clipping and AdamW on "
-            f"{cost.conversations} conversations in one forward, the same for every row. Methods "
-            "took turns in "
-            f"{cost.repeats} repeats of {cost.steps} steps; shown are medians ± deviation, of "
-            "ratios within a repeat. Examples, tokens an example, FLOP and training seconds are of "
-            "the training runs, which may have shared the machine.",
+            f"{cost.conversations} {_kind(cost)} in one forward, the same for every row. "
+            f"Methods took turns in {cost.repeats} repeats of {cost.steps} steps; shown are "
+            "medians ± deviation, of ratios within a repeat. Examples, tokens an example, FLOP and "
+            "training seconds are of the training runs, which may have shared the machine.",
             "Tokens/s are of conversations (one stream). GFLOP/s are what was computed, a backward "
             "pass taken as twice its forward, padding included; MFU is their share of what a large "
             "matrix product reached on the same machine in the same precision. Memory is that of "
@@ -173,6 +172,14 @@ def _notes(study: Study) -> list[str]:
         "that leaves out.",
         f"The paper's ratios ({paper.CREDIT}) are of its layout of two full streams.",
     ]
+
+
+def _kind(cost: TrainingCost) -> str:
+    """The study's conversations, or drawn ones."""
+    if cost.drawn is None:
+        return "conversations"
+    share = cost.drawn.response / cost.drawn.tokens
+    return f"random conversations of {cost.drawn.tokens} tokens ({share:.0%} of them the response)"
 
 
 def _cost(study: Study, costs: pd.DataFrame, scale: str, name: str) -> dict[str, Any]:
