@@ -101,9 +101,9 @@ TRAINING_COST_COLUMNS = {
     "columns": "int64",  # forwarded: both streams, padding included
     "seconds": "float64",
     "tokens_per_s": "float64",
-    "peak_gflops_per_s": "float64",  # of a large matrix product, measured there
     "gflops": "float64",  # computed, of all the steps
     "gflops_per_s": "float64",  # achieved
+    "peak_gflops_per_s": "float64",  # of a large matrix product, measured there
     "peak_memory_mb": "float64",  # of a step: weights, gradients, optimizer, activations
 }
 """Columns read of ``training_cost.csv``: one row per run of a method."""

@@ -215,6 +215,12 @@ def tidy(args: argparse.Namespace) -> None:
     write_tidy(_study(args), args.results, args.out)
 
 
+def tidy_throughput(args: argparse.Namespace) -> None:
+    from mars.analysis.tidy import write_throughput
+
+    write_throughput(_study(args), args.results, args.out)
+
+
 def table(args: argparse.Namespace) -> None:
     from mars.analysis.tables import write_table
 
@@ -240,12 +246,6 @@ def results(args: argparse.Namespace) -> None:
     from mars.analysis.tidy import locate
 
     study, folder = locate(args.name)
-def tidy_throughput(args: argparse.Namespace) -> None:
-    from mars.analysis.tidy import write_throughput
-
-    write_throughput(_study(args), args.results, args.out)
-
-
     found = terminal.find(args.table, study, folder)
     found = terminal.narrow(found, study, args.scale, args.variant, args.benchmark)
     if args.json:
@@ -365,6 +365,7 @@ def lm_eval(words: list[str]) -> None:
     from lm_eval.__main__ import cli_evaluate
 
     import mars.evaluation.lm_eval_model  # (registers the model `mars`)
+    from mars.evaluation.real.files import closed_refused
     from mars.evaluation.real.graders import code_in_the_sandbox
 
     if words and not {"-h", "--help", "--include_path"} & set(words):
@@ -372,4 +373,3 @@ def lm_eval(words: list[str]) -> None:
     sys.argv = ["mars lm-eval", *words]
     with code_in_the_sandbox(), closed_refused():
         cli_evaluate()
-    from mars.evaluation.real.files import closed_refused

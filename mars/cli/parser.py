@@ -108,9 +108,6 @@ def build_parser() -> argparse.ArgumentParser:
     tidy.study().results()
     tidy.out("folder to write records.parquet and generations.parquet to")
 
-    table = command(
-        "table", commands.table, "write one table of a study's results, as CSV, Markdown and LaTeX"
-    )
     runs = command(
         "tidy-throughput",
         commands.tidy_throughput,
@@ -119,6 +116,9 @@ def build_parser() -> argparse.ArgumentParser:
     runs.study().results()
     runs.out("the Parquet file to write")
 
+    table = command(
+        "table", commands.table, "write one table of a study's results, as CSV, Markdown and LaTeX"
+    )
     table.describe(
         "Writes NAME.csv, NAME.md and NAME.tex. Of table2 to table5, which the paper has too, "
         "there are three forms more, in its own layout: NAME.ours, NAME.paper, NAME.difference."
