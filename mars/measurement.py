@@ -65,13 +65,11 @@ def memory_for(setting: str, value: int) -> Iterator[None]:
         setting: how many are computed together; value: what it stands at.
 
     Raises:
-        MeasurementError: for torch's OutOfMemoryError, and a decoder's MemoryShortageError.
+        MeasurementError: for torch's OutOfMemoryError, and a MemoryError, as a decoder's own is.
     """
-    from mars.decoding.contract import MemoryShortageError  # (whose package imports this module)
-
     try:
         yield
-    except (MemoryShortageError, torch.OutOfMemoryError) as error:
+    except (MemoryError, torch.OutOfMemoryError) as error:
         fits = min(getattr(error, "fits", value), value // 2)
         remedy = f"try {fits}" if fits else "use a GPU with more memory"
         line = " ".join(str(error).split())[:160]

@@ -13,7 +13,7 @@ class DecodingError(ValueError):
     """A request or a setting that cannot be decoded; the message names it and the remedy."""
 
 
-class MemoryShortageError(DecodingError):
+class MemoryShortageError(DecodingError, MemoryError):
     """More rows than the memory holds.
 
     Attributes:
