@@ -146,7 +146,8 @@ class Documents:
             x.to(self.dtype).transpose(1, 2).reshape(rows * width, -1, size)  # mostly views
             for x in (query, key, value)
         )
-        return _Attend.apply(*states, self, scale).view(rows, width, heads, size)  # type: ignore[no-any-return]
+        made = _Attend.apply(*states, self, scale).view(rows, width, heads, size)
+        return made.to(value.dtype)  # type: ignore[no-any-return]
 
     def views(self, *slots: Tensor) -> Iterator[tuple[Chunk, list[Tensor]]]:
         """Each chunk, and its group's (n, heads, W, D) view of every (slots, heads, D) tensor."""

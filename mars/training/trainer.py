@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -51,6 +52,8 @@ class SumTrainer(Trainer):
             train_dataset=Steps(order, objective, config, args.process_index, args.world_size),
             processing_class=tokenizer,
         )
+        if self.accelerator.is_fsdp2:
+            keep_sums_wide(self.accelerator.state.fsdp_plugin)
         self.objective: Objective = objective
         self.out: Path = out
         self.label: str = label
@@ -276,6 +279,13 @@ def learns(model: PreTrainedModel, objective: Objective) -> Iterator[None]:
             yield
         finally:
             del model.forward
+
+
+def keep_sums_wide(plugin: Any) -> None:
+    """Have FSDP add up gradients, and leave losses, in float32; its layers compute in bfloat16."""
+    if (policy := plugin.mixed_precision_policy) is not None:
+        wide = replace(policy, reduce_dtype=torch.float32, output_dtype=None)
+        plugin.mixed_precision_policy = wide
 
 
 def _tensorboard(out: Path) -> TensorBoardCallback:

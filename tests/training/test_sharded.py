@@ -1,6 +1,7 @@
 """FSDP in two processes on the CPU, against one process that holds everything."""
 
 import csv
+import json
 import os
 import subprocess
 import sys
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.slow
 REPO = Path(__file__).parents[2]
 
 TRAIN = """
-import sys, torch
+import json, sys, torch
 from pathlib import Path
 torch.set_num_threads(1)
 from accelerate import PartialState
@@ -25,7 +26,7 @@ from accelerate.utils import DistributedType
 from mars.training.run import train_variant
 from mars.training.trainer import SumTrainer, TrainingError
 from tiny_training import build_study
-rows, base, out, broken = sys.argv[1:]
+rows, base, out, broken, settings = sys.argv[1:]
 made, stepped = PartialState.__init__, SumTrainer.training_step
 def on_cpu(self, *words, **named):  # accelerate shards several GPUs only; gloo could as well
     made(self, *words, **named)
@@ -38,7 +39,7 @@ def patched(self, model, *rest):
         next(model.parameters()).grad.to_local().view(-1)[-1] = float("nan")
     return loss
 PartialState.__init__, SumTrainer.training_step = on_cpu, patched
-study = build_study(Path(rows), dtype="float64")
+study = build_study(Path(rows), **json.loads(settings))
 try:
     train_variant(study, 0, "s", "mars", Path(base), Path(out))
 except TrainingError:
@@ -47,15 +48,19 @@ except TrainingError:
 """
 
 
-def launch(folder, *words):
-    """Two processes, started with the file that a study on eight GPUs names."""
+def launch(folder, rows, base, out, broken=-1, **settings):
+    """Two processes, started with the file that a study on eight GPUs names.
+
+    A gradient of step ``broken``, from 0, is not finite in the second one.
+    """
     script = folder / "train.py"
     script.write_text(TRAIN)
+    words = [str(rows), str(base), str(out), str(broken), json.dumps(settings)]
     file = REPO / "config" / "accelerate" / "eight_gpus_fsdp.yaml"
     command = ["-m", "accelerate.commands.launch", "--config_file", str(file)]
     sizes = ["--num_processes", "2", "--main_process_port", "0"]
     return subprocess.run(
-        [sys.executable, *command, *sizes, str(script), *map(str, words)],
+        [sys.executable, *command, *sizes, str(script), *words],
         env={
             **os.environ,
             "PYTHONPATH": f"{REPO}:{REPO / 'tests'}",
@@ -76,13 +81,13 @@ def test_sharded_training_gives_the_model_of_one_process(base, rows, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     train_variant(build_study(rows, dtype="float64"), 0, "s", "mars", base, one)
 
-    stopped = launch(tmp_path, rows, base, two, 3)
+    stopped = launch(tmp_path, rows, base, two, broken=3, dtype="float64")
     assert stopped.returncode != 0
     assert "the gradient is not finite at step 4" in stopped.stderr
     assert not (two / "model").exists()
     assert [p.name for p in (two / "trainer").glob("checkpoint-*")] == ["checkpoint-2"]
 
-    done = launch(tmp_path, rows, base, two, -1)
+    done = launch(tmp_path, rows, base, two, dtype="float64")
     assert done.returncode == 0, done.stderr
     assert curve(two) == curve(one)
     found = load_file(two / "model" / "model.safetensors")
@@ -90,3 +95,17 @@ def test_sharded_training_gives_the_model_of_one_process(base, rows, tmp_path):
     assert found.keys() == wanted.keys()
     for name, value in found.items():
         torch.testing.assert_close(value, wanted[name], rtol=1e-6, atol=1e-9)
+
+
+def test_sharded_bfloat16_keeps_losses_in_float32(base, rows, tmp_path):
+    """As the paper's study trains: layers in bfloat16, activations made again in the backward."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    settings = {"dtype": "bfloat16", "activation_checkpointing": True}
+    train_variant(build_study(rows, **settings), 0, "s", "mars", base, one)
+    done = launch(tmp_path, rows, base, two, **settings)
+    assert done.returncode == 0, done.stderr
+    for a, b in zip(curve(one), curve(two), strict=True):
+        for name in ("loss", "loss_ar", "loss_mask"):
+            assert float(b[name]) == pytest.approx(float(a[name]), rel=0.01)
+    found = torch.tensor([float(row["loss"]) for row in curve(two)])
+    assert not torch.equal(found.bfloat16().float(), found)
