@@ -78,9 +78,10 @@ def check(args: argparse.Namespace) -> None:
 
         lines += probe_plugins(study, name)
     from mars.data import check_rows
-    from mars.evaluation.check import check_bases, check_benchmarks, check_given
+    from mars.evaluation.check import check_bases, check_benchmarks, check_given, check_launcher
     from mars.evaluation.records import write_atomically
 
+    lines += check_launcher(study, name)
     bases = check_bases(study, name)
     lines += [f"scales.{scale}.base: {source.checkpoint}" for scale, source in bases.items()]
     lines += check_given(study, name)

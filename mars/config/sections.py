@@ -126,7 +126,7 @@ class Training(Section):
     threads: int = Field(1, ge=1, description="CPU threads of one training process")
     processes: int = Field(1, ge=1, description="more than one are launched by accelerate")
     accelerate: str | None = Field(
-        None, description="accelerate configuration, e.g. config/accelerate/eight_gpus_zero2.yaml"
+        None, description="accelerate configuration, e.g. config/accelerate/eight_gpus_fsdp.yaml"
     )
 
     @model_validator(mode="before")

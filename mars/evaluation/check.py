@@ -1,4 +1,4 @@
-"""Whether a study can run: its base checkpoints, its benchmarks and their prompts.
+"""Whether a study can run: what starts its training, its base checkpoints, its benchmarks.
 
 What is wrong is a ConfigError, one line naming the study file, the key and the remedy. Nothing is
 trained or decoded, and no weights are loaded.
@@ -7,14 +7,49 @@ trained or decoded, and no weights are loaded.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from mars.config import ConfigError, Study
 from mars.evaluation.benchmarks import LoadedBenchmark, load_study, requests, shortfall
 from mars.evaluation.lm_eval_model import MarsLM
 from mars.evaluation.source import EvaluationError, Source, open_checkpoint
 from mars.models import CheckpointError
+
+
+def check_launcher(study: Study, name: str) -> list[str]:
+    """Check that accelerate's configuration is there, and what it asks for installed.
+
+    Args:
+        study: the study.
+        name: its file, for messages.
+
+    Returns:
+        What was found, a line each.
+    """
+    file = study.training.accelerate
+    if file is None or study.checkpoints != "trained":
+        return []
+    key = f"{name}: training.accelerate: {file}"
+    try:
+        held = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+        kind = str(held["distributed_type"])
+    except OSError as error:
+        raise ConfigError(f"{key}: {error.strerror or error}; check the path") from None
+    except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError):
+        raise ConfigError(
+            f"{key}: no configuration of accelerate (it has no distributed_type); make one with "
+            "`accelerate config`, or take one of config/accelerate/"
+        ) from None
+    if kind == "DEEPSPEED" and find_spec("deepspeed") is None:
+        raise ConfigError(
+            f"{key}: needs the package deepspeed, which is not installed here: "
+            "pip install deepspeed, or name config/accelerate/eight_gpus_fsdp.yaml"
+        )
+    return [f"training.accelerate: {kind}"]
 
 
 def check_bases(study: Study, name: str) -> dict[str, Source]:

@@ -1,4 +1,4 @@
-"""What `mars check` warned of is said at every start of the workflow."""
+"""What `mars check` warned of is said at every start; it looks anew where a setting changed."""
 
 from __future__ import annotations
 
@@ -16,3 +16,7 @@ def test_warnings_are_said_at_every_start(make_checkout):
     done = made.run(*asked, "results/quick/environment.json")
     assert done.returncode == 0, done.stderr
     assert "config/quick.yaml: evaluation.benchmarks.x: warning: 3 documents" in done.stderr
+
+    changed = ("--config", "training={accelerate: other.yaml}", "--forceall")
+    assert made.run(*asked[:-1], *changed, "--", "results/quick/chance.csv").returncode == 0
+    assert "3 documents" not in checked.read_text()  # another launcher: all is checked anew

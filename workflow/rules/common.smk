@@ -248,7 +248,7 @@ CHECKED = f"{COMPARE}.checked.txt" if compared else f"{RESULTS}/checked.txt"
 
 
 def check_inputs():
-    """Have `mars check` look at bases, benchmarks, prompts and rows, where any of them changed.
+    """Have `mars check` look at launcher, bases, benchmarks and rows, where any of them changed.
 
     Called as the workflow starts, before any job; what it warns of is said at every start. This is
     no rule: jobs that come after one whose output they take as ancient are not looked at for
@@ -264,7 +264,8 @@ def check_inputs():
     ]
     stats = {path: (os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in looked_at}
     parts = joined.model_dump(mode="json", exclude={"training", "seeds"})
-    stamp = hashlib.sha256(settings(files=stats, **parts).encode()).hexdigest()
+    launcher = joined.training.accelerate
+    stamp = hashlib.sha256(settings(files=stats, launcher=launcher, **parts).encode()).hexdigest()
     if Path(CHECKED).is_file() and stamp in Path(CHECKED).read_text(encoding="utf-8"):
         return repeat_warnings()
     log = Path(RESULTS, "logs", "check.log")
