@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -28,10 +25,10 @@ from mars.analysis.claims.verdict import (
     of_number,
     repeated_ratio,
 )
-from mars.analysis.results import THROUGHPUT_COLUMNS, TRAINING_COST_COLUMNS
+from mars.analysis.results import THROUGHPUT_COLUMNS
 from mars.analysis.speed import Grid
 from mars.analysis.statistics import Estimate
-from mars.analysis.summary import Summary, summarise
+from mars.analysis.summary import summarise
 from mars.analysis.tables import build
 from mars.config import Study
 
@@ -263,177 +260,6 @@ def test_a_study_without_a_part_says_what_it_would_need(tmp_path):
     rows = {row["id"]: row for row in build("claims", study, tmp_path / "none").sections[0].rows}
     assert rows[8]["what"].startswith("Not part of this study. Needs a throughput section")
     assert all(row["ours"] is None for row in rows.values() if "ours" in row)
-
-
-# ----------------------------------------------------------------------------------- error rates
-
-DOCUMENTS = 70
-TRIALS = 100
-ALLOWED = int(stats.binom.ppf(0.99, TRIALS, 0.05))
-"""False verdicts of so many trials: a rate of 5 % gives more with a probability of 0.01."""
-
-Truth = Callable[[str, str, float], float]
-"""(variant, benchmark, τ) → the true score, per cent."""
-
-
-def one_scale(*variants: str, **evaluation: Any) -> Study:
-    raw = synthetic.reduced(variants, **evaluation).model_dump(mode="json")
-    raw["scales"] = {"toy-s": raw["scales"]["toy-s"]}
-    return Study.model_validate(raw)
-
-
-def empty(columns: dict[str, str]) -> pd.DataFrame:
-    return pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in columns.items()})
-
-
-NO_GRID, NO_COSTS = Grid(empty(THROUGHPUT_COLUMNS)), empty(TRAINING_COST_COLUMNS)
-
-
-@cache
-def cells(study: str) -> list[dict[str, Any]]:
-    """What evaluation.csv says of each cell of a study, but for its numbers."""
-    made = Study.model_validate_json(study)
-    found = [
-        {**d.model_dump(), "benchmark": benchmark, "variant": variant}
-        for benchmark in made.evaluation.benchmarks
-        for _, variant in made.runs()
-        for d in made.decodings(variant, benchmark)
-    ]
-    same = {"seed": 0, "scale": "toy-s", "documents": DOCUMENTS, "truncated": 0.0}
-    return [{**row, **same, "records": f"{i:03d}"} for i, row in enumerate(found)]
-
-
-def drawn(study: Study, truth: Truth, rng: np.random.Generator, pace: float) -> Measured:
-    """What a study would have measured of models whose true scores are known."""
-    rows = cells(study.model_dump_json())
-    benchmarks = list(study.evaluation.benchmarks)
-    shape = (len(rows), DOCUMENTS)
-    # documents are easy or hard for all models alike
-    ease = rng.random((len(benchmarks), DOCUMENTS))[
-        [benchmarks.index(r["benchmark"]) for r in rows]
-    ]
-    truths = [quantile(truth(r["variant"], r["benchmark"], r["tau"]) / 100) for r in rows]
-    right = 0.6 * ease + 0.4 * rng.random(shape) < np.array(truths)[:, None]
-    forwards = rng.integers(10, 30, shape)
-    paces = np.array([pace if r["tau"] < 1 else 1.0 for r in rows])
-    tokens = rng.poisson(forwards * paces[:, None])
-    names = [row["records"] for row in rows]
-    records = pd.DataFrame(
-        {
-            "records": pd.Categorical.from_codes(np.arange(len(rows)).repeat(DOCUMENTS), names),
-            "task": pd.Categorical.from_codes(np.zeros(right.size, int), ["all"]),
-            "doc_id": np.tile(np.arange(DOCUMENTS, dtype="int32"), len(rows)),
-            "score": right.ravel().astype(float),
-            "tokens": tokens.ravel(),
-            "forwards": forwards.ravel(),
-        }
-    )
-    evaluation = pd.DataFrame(rows).assign(
-        score=100 * right.mean(1), tokens_per_forward=tokens.sum(1) / forwards.sum(1)
-    )
-    return Measured(Summary(study, evaluation, records), NO_GRID, NO_COSTS)
-
-
-SUMS = np.sort((0.6 * np.linspace(0, 1, 1001)[:, None] + 0.4 * np.linspace(0, 1, 101)).ravel())
-
-
-@cache
-def quantile(p: float) -> float:
-    """Below this, 0.6 and 0.4 of two uniform numbers sum up with probability p."""
-    return float(np.quantile(SUMS, p))
-
-
-def verdicts(
-    number: int, study: Study, truth: Truth, pace: float = 1.8, trials: int = TRIALS
-) -> list[str]:
-    """On one claim, of many simulated studies."""
-    claim, rng = claims()[number - 1], np.random.default_rng(number)
-    return [judge(claim, drawn(study, truth, rng, pace)).verdict for _ in range(trials)]
-
-
-def level(**scores: float) -> Truth:
-    """The same score on every benchmark, by variant."""
-    return lambda variant, benchmark, tau: scores[variant]
-
-
-def steps_down(variant: str, benchmark: str, tau: float) -> float:
-    """One step loses 3 points on one benchmark, the others gain."""
-    if benchmark == "toy_gsm8k":
-        return {1.0: 53.0, 0.95: 50.0, 0.9: 75.0}[tau]
-    return {1.0: 30.0, 0.95: 60.0, 0.9: 90.0}[tau]
-
-
-def equal_losses(variant: str, benchmark: str, tau: float) -> float:
-    """Two benchmarks lose the same, the others gain much."""
-    start = 60.0 if tau == 1.0 else 50.0
-    return start if benchmark in ("toy_ifeval", "toy_bbh") else 110.0 - start - 15 * (tau == 1)
-
-
-def reasoning(variant: str, benchmark: str, tau: float) -> float:
-    """Block diffusion loses 5 on BBH's form, and much on MMLU-Pro's."""
-    return (
-        {"ar_sft": 55.0, "toy_bbh": 50.0, "toy_mmlu_pro": 20.0}[
-            variant if variant == "ar_sft" else benchmark
-        ]
-        if benchmark in ("toy_bbh", "toy_mmlu_pro")
-        else 55.0
-    )
-
-
-SIZES = ("mars_no_sft_b4", "mars_no_sft_b8", "mars_b4", "mars_b8")
-EDGE: dict[str, tuple[int, Study, Truth, float]] = {
-    "1": (1, one_scale("base", "ar_sft", "mars_b4"), level(base=9, ar_sft=60, mars_b4=58), 1.8),
-    "2": (
-        2,
-        one_scale("base", "ar_sft", "ar_sft_10ep", "mars_b4"),
-        level(base=9, ar_sft=50, ar_sft_10ep=60, mars_b4=58),
-        1.8,
-    ),
-    "3": (3, one_scale("base", "ar_sft", "block_diffusion_b4"), reasoning, 1.8),
-    "4": (
-        4,
-        one_scale("base", "ar_sft", *SIZES),
-        level(base=9, ar_sft=9, mars_no_sft_b4=50, mars_no_sft_b8=50, mars_b4=40, mars_b8=60),
-        1.8,
-    ),
-    "5, pace": (
-        5,
-        one_scale("base", "ar_sft", "mars_b4"),
-        level(base=9, ar_sft=40, mars_b4=60),
-        1.4,
-    ),
-    "5, score": (
-        5,
-        one_scale("base", "ar_sft", "mars_b4"),
-        level(base=9, ar_sft=60, mars_b4=58.5),
-        1.8,
-    ),
-    "6": (
-        6,
-        one_scale("base", "ar_sft", "mars_b4", sweep="panels", sweep_thresholds=[0.9]),
-        steps_down,
-        1.8,
-    ),
-    "7": (7, one_scale("base", "ar_sft", "mars_b4"), equal_losses, 1.8),
-}
-"""Truths at the edge of a bound, all else far within its own: where mistakes are most likely."""
-
-
-@pytest.mark.parametrize("case", EDGE)
-def test_a_truth_at_the_edge_is_seldom_called_reproduced(case):
-    number, study, truth, pace = EDGE[case]
-    made = verdicts(number, study, truth, pace)
-    assert UNMEASURED not in made
-    assert made.count(REPRODUCED) <= ALLOWED
-    assert made.count(REFUTED) <= ALLOWED
-
-
-def test_a_truth_far_within_every_bound_is_called_reproduced():
-    """The same simulation can say it: the claims are not just never reproduced."""
-    study = one_scale("base", "ar_sft", "mars_b4")
-    better, worse = (level(base=9, ar_sft=ar, mars_b4=mars) for ar, mars in ((50, 75), (75, 40)))
-    assert set(verdicts(5, study, better, trials=20)) == {REPRODUCED}
-    assert set(verdicts(1, study, worse, trials=20)) == {REFUTED}
 
 
 @pytest.mark.parametrize("repeats", [2, 3, 5])
