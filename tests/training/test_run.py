@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tiny_training import END, build_model, build_study, build_tokenizer
 
 from mars.data import DataError
@@ -54,8 +55,8 @@ def test_a_run_and_what_it_leaves(base, rows, tmp_path):
     rows.write_text('{"messages": []}\n' + rows.read_text())
     study, out = build_study(rows, epochs=2), tmp_path / "out"
     train_variant(study, 0, "s", "mars", base, out)
-    left = {p.name for p in out.iterdir()} - {"tensorboard"}  # where the extra is installed
-    assert left == {"model", "training.csv", "training.json"}
+    left = {p.name for p in out.iterdir()}
+    assert left == {"model", "tensorboard", "training.csv", "training.json"}
     found = curve(out)
     assert [int(row["step"]) for row in found] == list(range(1, 9))
     assert found[-1]["epoch"] == "2.0"
@@ -97,15 +98,20 @@ def test_a_term_that_is_not_computed_is_left_blank(base, rows, tmp_path):
     assert row["loss_mask"] == row["loss"]
 
 
-def test_tensorboard_has_both_losses_where_it_is_installed(base, rows, tmp_path):
-    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+def test_tensorboard_and_the_progress_bar_have_both_losses(base, rows, tmp_path, capsys):
     train_variant(build_study(rows), 0, "s", "mars", base, tmp_path / "out")
-    held = reader.EventAccumulator(str(tmp_path / "out" / "tensorboard"))
+    held = EventAccumulator(str(tmp_path / "out" / "tensorboard"))
     held.Reload()
     assert {"train/loss_ar", "train/loss_mask", "train/tokens_per_second"} <= set(
         held.Tags()["scalars"]
     )
     assert [event.step for event in held.Scalars("train/loss")] == [1, 2, 3, 4]
+    last = curve(tmp_path / "out")[-1]
+    loss, ar, mask = (f"{float(last[name]):.3f}" for name in ("loss", "loss_ar", "loss_mask"))
+    bar = re.findall(r"s mars: 100%[^\r\n]*", capsys.readouterr().err)[-1]
+    assert re.search(r" 4/4 \[\d\d:\d\d<00:00, ", bar)  # steps [time spent<time left
+    assert f"ar={ar}, loss={loss}, mask={mask}, tokens=" in bar
+    assert int(re.search(r"tokens=(\d+)/s", bar)[1]) > 0
 
 
 # ------------------------------------------------------------------------------- the machine
