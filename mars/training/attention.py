@@ -287,7 +287,10 @@ def _cuts(start: int, stop: int, size: int) -> list[tuple[int, int]]:
 
 
 class Flex:
-    """FlexAttention over packed rows. Not measured: no GPU was at hand."""
+    """FlexAttention over packed rows. Not measured: no GPU was at hand.
+
+    The block mask is made once a batch, here, and all layers use it.
+    """
 
     def __init__(self, predicate: Predicate, layout: Layout) -> None:
         from torch.nn.attention.flex_attention import create_block_mask

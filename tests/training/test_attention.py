@@ -3,13 +3,14 @@
 import pytest
 import torch
 from tiny_training import END, EXAMPLES, KEYS, MASK, build_model, example, objective
-from torch.nn.attention.flex_attention import create_mask
+from torch.nn.attention.flex_attention import create_mask, flex_attention
 from torch.nn.functional import cross_entropy
 
 from mars import streams
 from mars.streams import IGNORE, dense_mask, mask_mod
 from mars.training import attention
-from mars.training.attention import is_packed, packed_attention
+from mars.training.attention import Flex, is_packed, packed_attention
+from mars.training.objectives import base
 from mars.training.objectives.base import Terms, visible_pairs
 from mars.training.objectives.block_diffusion import draw_noise, whole_blocks
 from mars.training.objectives.mars import whole_blocks_from_start
@@ -141,6 +142,32 @@ def test_flex_attention_would_see_the_same(name, alignment):
     assert torch.equal(found, dense_mask(made.predicate, layout))
     block = attention.Flex(made.predicate, layout).mask
     assert block.shape == (count, 1, width, width)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("packing", ["a row each", "packed"])
+@pytest.mark.parametrize(("name", "alignment"), KINDS)
+def test_flex_attention_gives_the_naive_loss(monkeypatch, name, alignment, packing):
+    """Its forward, not compiled: on a CPU FlexAttention has no backward. Grouped queries."""
+    made = objective(name, alignment=alignment, block_size=4, ar_weight=0.7)
+    model = build_model("llama")
+    rows = [made.row(sample, key) for sample, key in zip(LONG, LONG_KEYS, strict=True)]
+    split = [[r] for r in rows] if packing == "a row each" else [rows[:3], rows[3:4], rows[4:]]
+    calls = []
+
+    def flex(query, key, value, block_mask, **options):
+        calls.append(block_mask)
+        return flex_attention(query, key, value, block_mask=block_mask, **options)
+
+    monkeypatch.setattr(attention, "_compiled_flex", lambda: flex)
+    monkeypatch.setattr(base, "make_sight", lambda predicate, layout, *_: Flex(predicate, layout))
+    with torch.no_grad():
+        expected = naive(model, made, rows).total(0.7)
+        with packed_attention(model):
+            found = made.loss(model, made.batch(split, LONG_KEYS)).total(0.7)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-10)
+    assert len(calls) == model.config.num_hidden_layers
+    assert len({id(mask) for mask in calls}) == 1  # made once a batch
 
 
 def test_a_call_without_a_sight_is_sdpa(model):

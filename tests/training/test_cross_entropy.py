@@ -80,12 +80,12 @@ def test_autocast_keeps_the_weights_gradient_in_float32():
 
 def test_fused_sums_are_taken_by_kind_of_position(monkeypatch):
     """Each position goes through the fused kernel once, whichever sums it belongs to."""
-    head, hidden, target, _ = inputs()
+    head, hidden, target, _ = inputs(bias=True)
     calls = []
 
     def fused(x, weight, target, bias, reduction):
         calls.append(len(x))
-        return cross_entropy(x @ weight.T, target, reduction=reduction)
+        return cross_entropy(x @ weight.T + bias, target, reduction=reduction)
 
     fake = types.ModuleType("liger_kernel.transformers.functional")
     fake.liger_fused_linear_cross_entropy = fused
@@ -95,3 +95,10 @@ def test_fused_sums_are_taken_by_kind_of_position(monkeypatch):
     expected = both @ cross_entropy(head(hidden), target, reduction="none")
     torch.testing.assert_close(found, expected.float())
     assert sorted(calls) == [4, 4, 5]
+    mix = torch.tensor([0.25, 1.75])  # exact in float32, as the fused sums are
+    for got, wanted in zip(
+        gradients(head, hidden, found @ mix),
+        gradients(head, hidden, expected @ mix.double()),
+        strict=True,
+    ):
+        torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-12)
