@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from accelerate.utils import DistributedType
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader
 from transformers import AutoModelForCausalLM, PreTrainedModel, Trainer, TrainingArguments
 from transformers.integrations import TensorBoardCallback, is_tensorboard_available
@@ -64,7 +65,6 @@ class SumTrainer(Trainer):
         self.curve: Curve | None = None
         self.pending: list[tuple[Tensor, Batch]] = []
         self.step: Step | None = None
-        self.grad_norm = math.nan
         self.shape: Any = model.config
         self.parameters: int = sum(p.numel() for p in model.parameters())
         self.terminated = False
@@ -130,29 +130,31 @@ class SumTrainer(Trainer):
 
     # --- the curve
 
-    def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
-        """Of the whole step: accumulated, reduced over processes, not clipped yet."""
-        found = super()._get_grad_norm(model, grad_norm=grad_norm)
-        self.grad_norm = math.nan if found is None else float(found)
-        return found
-
     def end_of_step(self, number: int) -> None:
         """Before the weights change: are loss and gradient finite? If so, add to the curve.
 
-        Every process has the same sums and the same norm, so all of them stop together.
+        Every process has the same sums, so all of them stop together.
         """
         assert self.step is not None
-        own = torch.stack([values for values, _ in self.pending])
-        losses = self.accelerator.reduce(own.sum(0), reduction="sum")
+        own = torch.stack([values for values, _ in self.pending]).sum(0)
+        own = torch.cat([own, own.new_tensor([not self._has_finite_gradients()])])
+        *sums, broken_shards = self.accelerator.reduce(own, reduction="sum")
+        losses = torch.stack(sums)
         if not bool(torch.isfinite(losses).all()):
             broken = (b for values, b in self.pending if not bool(torch.isfinite(values).all()))
             raise self._not_finite("loss", number, next((b.keys for b in broken), self.step.keys))
-        # DeepSpeed has stepped by now, or skipped the step and kept the norm of the one before
-        if not math.isfinite(self.grad_norm) or self.accelerator.optimizer_step_was_skipped:
+        # DeepSpeed keeps its gradients to itself, and has stepped or skipped the step by now
+        if broken_shards or self.accelerator.optimizer_step_was_skipped:
             raise self._not_finite("gradient", number, self.step.keys)
         self.progress.add_counts(self.step.counts, self.floating_point_ops(self.step))
         self.progress.add_step(*losses.tolist())
         self.pending.clear()
+
+    def _has_finite_gradients(self) -> bool:
+        """Of what this process holds; clipping leaves what was not finite so."""
+        held = [_local(p.grad) for p in self.model.parameters() if p.grad is not None]
+        # together, so that a GPU is waited for once
+        return not held or bool(torch.stack([torch.isfinite(x).all() for x in held]).all())
 
     def _not_finite(self, what: str, number: int, keys: Sequence[Key]) -> TrainingError:
         return TrainingError(
@@ -279,6 +281,11 @@ def learns(model: PreTrainedModel, objective: Objective) -> Iterator[None]:
             yield
         finally:
             del model.forward
+
+
+def _local(grad: Tensor) -> Tensor:
+    """The shard of a sharded gradient that lies here."""
+    return grad.to_local() if isinstance(grad, DTensor) else grad
 
 
 def keep_sums_wide(plugin: Any) -> None:
