@@ -19,6 +19,8 @@ from mars.cli.parser import build_parser
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
+    # torch's profiler, which counts memory, else says at each start and stop that it does
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["lm-eval"]:
         return _guarded(lambda: commands.lm_eval(words[1:]), debug=False)

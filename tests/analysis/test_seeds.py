@@ -77,8 +77,8 @@ def test_claims_on_it_are_not_measured_and_name_the_seed(two, lacking):
         assert found[claim].verdict == UNMEASURED
         assert [g.what for g in found[claim].gaps] == [gap]
     [gap] = [g for g in missing(two, lacking) if g.source[0] == "evaluation"]
-    path = (lacking / RUN / "evaluation.csv").as_posix()
-    assert gap.command == f"snakemake --cores 8 {path} --configfile {lacking.as_posix()}/config.yaml"
+    path, config = (lacking / name for name in (f"{RUN}/evaluation.csv", "config.yaml"))
+    assert gap.command == f"snakemake --cores 8 {path} --configfile {config}"
 
 
 def test_figures_and_counts_leave_it_out(two, whole, lacking):

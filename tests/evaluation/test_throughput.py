@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -277,3 +279,21 @@ def test_a_partial_file_keeps_whole_lines_only(tmp_path: Path) -> None:
     again.keep("b", 2)
     assert Partial(out, "one")["b"] == 2
     assert "a" not in Partial(out, "two")
+
+
+def test_the_profiler_is_silent_behind_the_command_line() -> None:
+    """It would write two lines for every method whose memory is counted."""
+    script = (
+        "from mars import cli\n"
+        "cli.main(['config', 'config/quick.yaml'])\n"
+        "import torch\n"
+        "with torch.profiler.profile(): torch.ones(3).sum()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "profiler_start" not in done.stdout + done.stderr

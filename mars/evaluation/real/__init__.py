@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mars.config import BENCHMARK_FOLDERS
-
 
 @dataclass(frozen=True)
 class Dataset:

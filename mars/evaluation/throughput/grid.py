@@ -48,7 +48,7 @@ COLUMNS = (
     "checkpoint",
 )  # fmt: skip
 
-PROFILED_BATCHES = 2
+PROFILED_BATCHES = 1
 """Of a run: a mean forward needs no more, and the profiler keeps every operation in memory."""
 
 
