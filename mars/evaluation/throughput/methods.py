@@ -303,4 +303,6 @@ class Workbench:
             self.ar(True, True),
             self.mars("cursor", draws=draws),
             self.mars("cursor", draws=draws, continuous=True),
+            self.mars("cursor", draft="auto", draws=draws),
+            self.mars("cursor", draft="auto", draws=draws, continuous=True),
         ]
