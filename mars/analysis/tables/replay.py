@@ -134,8 +134,9 @@ def batching(study: Study, results: Path) -> Table:
             f"{at.requests} requests, {at.slots} in flight, {at.shortest} to {at.longest} new "
             "tokens (log-uniform). Static: the next batch starts when the last row of this one "
             "ends; continuous: a row that ends gives its slot to the next request. Responses "
-            "differ in length here, as real ones do. Where all are as long (the table before), rows "
-            "of AR begin and end together and share their prefills, which rows with drafts cannot."
+            "differ in length here, as real ones do. Where all are as long (the table before), "
+            "rows of AR begin and end together and share their prefills, which rows with drafts "
+            "cannot."
         )
     notes.append(repeats(study))
     title = f"Continuous against static batching, at {REPLAYED} and lengths"
