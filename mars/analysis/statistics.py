@@ -52,12 +52,16 @@ class Estimate:
         return self.draws + self.seed_sd / np.sqrt(k) * student(k - 1, self.draws.size)
 
     def bounds(self, level: float) -> tuple[float, float] | None:
-        """The percentile interval over documents (and seeds) at a level, or None."""
+        """The percentile interval over documents (and seeds) at a level, or None.
+
+        Of a few documents that are all wrong, unseen answers move it off the value itself: it is
+        then widened to that.
+        """
         if not self.draws.size:
             return None
         tail = (1 - level) / 2
         low, high = np.quantile(self.replicates, [tail, 1 - tail])
-        return float(low), float(high)
+        return min(float(low), self.value), max(float(high), self.value)
 
     @property
     def interval(self) -> tuple[float, float] | None:

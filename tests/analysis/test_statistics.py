@@ -91,6 +91,17 @@ def test_differences_of_draws_are_paired_by_document():
     assert set(drawn.means(first) - drawn.means(first)) == {0.0}
 
 
+def test_an_interval_has_its_value_in_it():
+    """Two benchmarks of 16 and 8 documents, all wrong: every replicate is above 0."""
+    drawn = [
+        st.Estimate(0.0, st.unseen(np.zeros(st.RESAMPLES), n, st.generator(n))) for n in (16, 8)
+    ]
+    mean = st.average(drawn)
+    assert mean is not None
+    assert np.quantile(mean.draws, 0.025) > 1
+    assert mean.interval == (0.0, pytest.approx(np.quantile(mean.draws, 0.975)))
+
+
 def test_unseen_answers_give_extreme_scores_an_interval_like_agresti_and_coulls():
     """All 60 right: the lower bound is near the exact (Clopper-Pearson) one, the upper is 100."""
     drawn = resampling((ONE, 60)).means(np.full(60, 100.0))
