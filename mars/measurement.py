@@ -59,7 +59,7 @@ def warn_if_busy() -> None:
 
 @contextmanager
 def memory_for(setting: str, value: int) -> Iterator[None]:
-    """Have what the GPU's memory does not hold say which setting to lower, and to what.
+    """Have what the memory does not hold say which setting to lower, and to what.
 
     Args:
         setting: how many are computed together; value: what it stands at.
@@ -71,10 +71,10 @@ def memory_for(setting: str, value: int) -> Iterator[None]:
         yield
     except (MemoryError, torch.OutOfMemoryError) as error:
         fits = min(getattr(error, "fits", value), value // 2)
-        remedy = f"try {fits}" if fits else "use a GPU with more memory"
+        remedy = f"try {fits}" if fits else "use a device with more memory"
         line = " ".join(str(error).split())[:160]
         raise MeasurementError(
-            f"out of GPU memory at {value} ({setting}): {remedy} ({line})"
+            f"out of memory at {value} ({setting}): {remedy} ({line})"
         ) from None
 
 

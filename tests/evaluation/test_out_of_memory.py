@@ -30,7 +30,7 @@ def full(*_: Any, **__: Any) -> Any:
     [
         (torch.OutOfMemoryError(SAID), 64, "try 32"),
         (MemoryShortageError(SAID, 5), 64, "try 5"),
-        (torch.OutOfMemoryError(SAID), 1, "use a GPU with more memory"),
+        (torch.OutOfMemoryError(SAID), 1, "use a device with more memory"),
     ],
 )
 def test_the_setting_and_what_to_try_are_one_line(
