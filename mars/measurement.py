@@ -73,9 +73,7 @@ def memory_for(setting: str, value: int) -> Iterator[None]:
         fits = min(getattr(error, "fits", value), value // 2)
         remedy = f"try {fits}" if fits else "use a device with more memory"
         line = " ".join(str(error).split())[:160]
-        raise MeasurementError(
-            f"out of memory at {value} ({setting}): {remedy} ({line})"
-        ) from None
+        raise MeasurementError(f"out of memory at {value} ({setting}): {remedy} ({line})") from None
 
 
 class Partial:
