@@ -111,6 +111,17 @@ def test_mask_takes_a_reserved_token_where_no_row_is_spare(folder, caplog):
     assert not caplog.records
 
 
+@pytest.mark.parametrize("token", ["<unused7>", "[unused7]", "<|extra_7|>", "<empty_output>"])
+def test_a_word_of_that_name_is_not_a_reserved_token(folder, token):
+    """Of Llama 3 " reserved" is an ordinary word, and of a lower id than any reserved token."""
+    model, tok = models.load_model(folder), models.load_tokenizer(folder)
+    words = ["\u0120reserved", "unused", "[reserved", "<empty_output>s", "reserved>"]
+    tok.add_tokens([*words, "<unused>", "word0", "word1"])
+    tok.add_tokens([token], special_tokens=True)  # comes before what is reserved by name alone
+    assert models.highest_id(tok) + 1 == model.get_input_embeddings().num_embeddings
+    assert tok.convert_ids_to_tokens(models.mask_token_id(model, tok)) == token
+
+
 def test_mask_grows_the_table_only_at_need_and_says_so(folder, caplog):
     mask_token._warn_of_growth.cache_clear()
     tok = models.load_tokenizer(folder)

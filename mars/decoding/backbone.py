@@ -242,7 +242,7 @@ class Backbone:
             mask = self._no_mask
         self.work.forwards += 1
         self.work.tokens += ids.numel()
-        return self._body(
+        states: Tensor = self._body(
             input_ids=ids,
             attention_mask=mask,
             # beyond the context there are only padding columns, and nothing reads those
@@ -250,6 +250,7 @@ class Backbone:
             window=window,
             **extra,
         ).last_hidden_state
+        return states.to(self.device)  # the last layers may lie on another device than the first
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(N, D, V) of hidden states (N, D, H): only those that are read.

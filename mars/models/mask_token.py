@@ -19,8 +19,11 @@ log = logging.getLogger(__name__)
 OWN = "<|mask|>"
 """What the paper's released checkpoints call it."""
 
-# <empty_output>: SmolLM2 names its markers of code repositories, and never trained this one.
-_RESERVED = re.compile(r"reserved|unused|^<\|extra_\d+\|>$|^<empty_output>$", re.IGNORECASE)
+# In brackets, or it is a word. <empty_output>: SmolLM2 names its markers of code repositories, and
+# never trained this one.
+_RESERVED = re.compile(
+    r"[<\[]\|?(reserved|unused|extra_\d)[^\s<>\[\]]*[>\]]|<empty_output>", re.IGNORECASE
+)
 
 
 def highest_id(tokenizer: Tokenizer) -> int:
@@ -78,9 +81,15 @@ def _choose(tokenizer: Tokenizer, rows: int) -> tuple[int, str]:
     spare = highest_id(tokenizer) + 1
     if spare < rows:
         return spare, "spare row"
-    reserved = sorted((i, token) for token, i in vocabulary.items() if _RESERVED.search(token))
+    special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+    reserved = [  # special ones first
+        (i not in special, i, token)
+        for token, i in vocabulary.items()
+        if _RESERVED.fullmatch(token)
+    ]
     if reserved:
-        return reserved[0][0], f"reserved token {reserved[0][1]}"
+        _, chosen, token = min(reserved)
+        return chosen, f"reserved token {token}"
     return spare, "new row"
 
 

@@ -288,6 +288,44 @@ def test_a_model_whose_layers_are_dispatched_decodes_the_same(settings):
     assert outline(decode(requests, spread, **chosen)) == outline(plain)
 
 
+@pytest.mark.parametrize("decoder", ["mars", "block_diffusion"])
+@pytest.mark.parametrize("cache", ["cursor", "none"])
+def test_states_are_read_on_the_device_of_the_first_layers(decoder, cache, monkeypatch):
+    """The last layers lie on a second device, "meta", which computes shapes alone.
+
+    What comes back from there is made up here: zeros.
+    """
+    model = copy.deepcopy(random_model())
+    places = dict.fromkeys(["model.embed_tokens", "model.rotary_emb", "model.layers.0"], "cpu")
+    for part in ("model.layers.1", "model.norm", "lm_head"):
+        model.get_submodule(part).to("meta")
+        places[part] = "meta"
+    accelerate.hooks.attach_align_device_hook_on_blocks(
+        model,
+        {part: torch.device(device) for part, device in places.items()},
+        offload=dict.fromkeys(places, False),
+        skip_keys=model._skip_keys_device_placement,
+    )
+    to, gather, came_back = torch.Tensor.to, torch.Tensor.gather, []
+
+    def arrive(states, *words, **more):
+        if states.is_meta and torch.device("cpu") in words:
+            came_back.append(states.shape)
+            return states.new_zeros(states.shape, device="cpu")
+        return to(states, *words, **more)
+
+    def gather_in_place(states, dim, index):
+        assert states.device == index.device
+        return gather(states, dim, index)
+
+    monkeypatch.setattr(torch.Tensor, "to", arrive)
+    monkeypatch.setattr(torch.Tensor, "gather", gather_in_place)
+    requests = [Request((3, 4, 5, 6, 7, 8, 9), 9), Request((5,), 12)]
+    found = decode(requests, model, decoder=decoder, block_size=4, tau=0.3, cache=cache)
+    assert all(made.ids for made in found)
+    assert came_back
+
+
 def test_a_window_moves_whole():
     window = Window(
         2,
