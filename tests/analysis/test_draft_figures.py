@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+from matplotlib.text import Text
 
 from mars.analysis.figures import accepted_counts, data, draw, reliability, score_tau, spans
 from mars.analysis.parts import applies
@@ -151,6 +153,18 @@ def test_texts_are_laid_out_as_a_paragraph_and_no_sign_is_lost():
     assert [len(line) for line in long] == [1, 1]
     assert long[-1][-1][1].endswith(" …")
     assert all(column + len(text) <= 20 for line in long for column, text, _ in line)
+
+
+@pytest.mark.parametrize("text", [" it costs $5 + $10 .", " $5 # $6", " is $40%. So $", " a$^$ b"])
+def test_dollars_in_an_answer_are_dollars_and_no_formula(text, monkeypatch, tmp_path):
+    row = {"scale": "toy-s", "variant": "mars_b4", "benchmark": "toy_gsm8k", "tau": 0.5}
+    row |= {"task": "of $1 or $2_", "doc_id": 0, "score": 1.0, "tokens": 4, "forwards": 1}
+    shown = pd.DataFrame([{**row, "span": 0, "text": text, "accepted": 4}])
+    monkeypatch.setattr(spans, "data", lambda study, results: shown)
+    drawn = spans.figure(small(), tmp_path).findobj(Text)
+    assert not [t for t in drawn if "$" in t.get_text() and t.get_parse_math()]
+    assert text in {t.get_text() for t in drawn}
+    assert all(path.exists() for path in draw("spans", small(), tmp_path, tmp_path / "spans"))
 
 
 def test_scores_over_thresholds_are_those_measured(study, results):

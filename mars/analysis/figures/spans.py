@@ -124,7 +124,8 @@ def figure(study: Study, results: Path) -> Figure:
     ax.set_ylim(lines, 0)
     y = 0.0
     for answer, rows in zip(answers, laid, strict=True):
-        ax.text(0, y + 0.5, _heading(study, answer), va="center", weight="bold")
+        heading = _heading(study, answer)
+        ax.text(0, y + 0.5, heading, va="center", weight="bold", parse_math=False)
         y += 1.2
         for row in rows:
             _line(ax, row, y)
@@ -194,7 +195,10 @@ def _line(ax: Axes, runs: list[Run], y: float) -> None:
         shade = SHADES[_shade(accepted)]
         box = Rectangle((column + 0.08, y + 0.06), len(text) - 0.16, 0.88, color=shade, lw=0)
         ax.add_patch(box)
-        ax.text(column, y + 0.5, text, family="DejaVu Sans Mono", va="center_baseline", size=TYPE)
+        ax.text(
+            column, y + 0.5, text, family="DejaVu Sans Mono", va="center_baseline", size=TYPE,
+            parse_math=False,  # an answer's dollars are no formula
+        )  # fmt: skip
 
 
 def _heading(study: Study, answer: pd.DataFrame) -> str:
