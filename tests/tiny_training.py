@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from transformers import (
 from mars.config import parse_study
 from mars.data import Encoded
 from mars.training.objectives import Setup, make_objective
+from mars.training.trainer import SumTrainer
 
 VOCAB, END, MASK = 50, 2, 49
 
@@ -140,3 +142,25 @@ def build_study(rows: Path, **training):
             "evaluation": {"benchmarks": {"b": {"column": "B", "metric": "m"}}, "panels": []},
         }
     )  # fmt: skip
+
+
+def weights(out):
+    return (out / "model" / "model.safetensors").read_bytes()
+
+
+def curve(out):
+    """training.csv without its clock."""
+    with (out / "training.csv").open() as stream:
+        return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(stream)]
+
+
+def at_step(monkeypatch, step, act):
+    """Do something just before the weights change for the given step (counted from 0)."""
+    original = SumTrainer.end_of_step
+
+    def patched(self, number):
+        original(self, number)
+        if number == step:
+            act()
+
+    monkeypatch.setattr(SumTrainer, "end_of_step", patched)

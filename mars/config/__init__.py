@@ -13,6 +13,7 @@ from mars.config.references import BENCHMARK_FOLDERS, hub_reference, located, wo
 from mars.config.sections import (
     ALIGNMENTS,
     DECODERS,
+    ROUNDING,
     Acceptance,
     Benchmark,
     CacheName,
@@ -34,6 +35,7 @@ __all__ = [
     "ALIGNMENTS",
     "BENCHMARK_FOLDERS",
     "DECODERS",
+    "ROUNDING",
     "Acceptance",
     "Benchmark",
     "CacheName",

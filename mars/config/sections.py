@@ -140,6 +140,18 @@ class Training(Section):
         return given
 
 
+ROUNDING = frozenset(
+    {
+        "row_length", "micro_batch_tokens", "activation_checkpointing",  # how a step is computed
+        "threads", "processes", "accelerate",  # where
+        "save_steps", "logging_steps",  # and what is told of it
+    }
+)  # fmt: skip
+"""Training settings that change what is learned by rounding at most.
+
+They may change between a run and its continuation, and make no other model of a finished one."""
+
+
 class Variant(Section):
     """One model: an objective applied to a parent on the examples of some stages.
 

@@ -2,7 +2,7 @@
 
 from mars.data.encoding import Encoded, RowError, TemplateError, encode, encode_all, end_of_turn_id
 from mars.data.examples import Examples, Report
-from mars.data.prepare import check_rows, load_examples
+from mars.data.prepare import check_rows, data_identity, load_examples
 from mars.data.sources import DataError
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "RowError",
     "TemplateError",
     "check_rows",
+    "data_identity",
     "encode",
     "encode_all",
     "end_of_turn_id",

@@ -53,7 +53,11 @@ def load_examples(
     """
     stages, spans = list(stages), stage_spans(data)
     if data.source == "embedded":
-        tables = [_toy_world(data, tokenizer, spans[stage], seed, processes) for stage in stages]
+        sources = ((_toy_world(data, stage, seed), spans[stage]) for stage in stages)
+        tables = [
+            encode_source(source, tokenizer, stop - start, data.max_length, "error", processes)
+            for source, (start, stop) in sources
+        ]
         rows = sum(table.report.rows for table in tables)
         joined = Table.join(tables, Report(rows))
         return Examples(joined, np.arange(len(joined)))
@@ -69,6 +73,19 @@ def stage_spans(data: Data) -> dict[int, tuple[int, int]]:
     """Which conversations each stage has: (first, one past the last)."""
     first = data.stage1_examples
     return {1: (0, first), 2: (first, first + data.stage2_examples)}
+
+
+def data_identity(data: Data, stages: Iterable[int], seed: int) -> list[str]:
+    """Changes whenever what training reads does, under whatever name; no row is encoded for it.
+
+    Of the toy world that is the code it is drawn by (``mars/embedded``) and the numbers drawn.
+
+    Raises:
+        DataError: the source is not there or cannot be read.
+    """
+    if data.source == "embedded":
+        return [_toy_world(data, stage, seed).identity for stage in stages]
+    return [open_source(data).identity]
 
 
 def load_table(
@@ -139,11 +156,9 @@ def check_rows(study: Study, tokenizers: Mapping[str, Tokenizer], name: str) -> 
     return lines
 
 
-def _toy_world(
-    data: Data, tokenizer: Tokenizer, span: tuple[int, int], seed: int, processes: int | None
-) -> Table:
-    source = embedded(span[0], span[1] - span[0], seed)
-    return encode_source(source, tokenizer, span[1] - span[0], data.max_length, "error", processes)
+def _toy_world(data: Data, stage: int, seed: int) -> Source:
+    start, stop = stage_spans(data)[stage]
+    return embedded(start, stop - start, seed)
 
 
 def encode_source(

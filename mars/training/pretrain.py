@@ -22,7 +22,7 @@ from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM, set_see
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from mars import models
-from mars.config import ConfigError, Section, Training
+from mars.config import ROUNDING, ConfigError, Section, Training
 from mars.data import Encoded, encode_all, end_of_turn_id
 from mars.training.objectives import Setup, make_objective
 from mars.training.objectives.base import Key
@@ -30,12 +30,6 @@ from mars.training.run import check_context, fit
 from mars.training.steps import Order
 
 log = logging.getLogger(__name__)
-
-_PACKING = {
-    "micro_batch_size", "micro_batch_tokens", "row_length", "activation_checkpointing",
-    "processes", "accelerate",
-}  # fmt: skip
-"""Settings of packing, of now and of before, and of where a run takes place."""
 
 _CHUNK = 1024
 """Conversations drawn and tokenised together."""
@@ -193,8 +187,9 @@ def _is_done(folder: Path, recipe: dict[str, object]) -> bool:
 
 
 def _what_counts(recipe: Any) -> Any:
-    """A recipe without how its steps are packed and split, which changes results by rounding."""
+    """A recipe without what changes results by rounding at most; older ones split by rows."""
     if not isinstance(recipe, dict):
         return recipe
-    training = {k: v for k, v in recipe.get("training", {}).items() if k not in _PACKING}
+    without = {*ROUNDING, "micro_batch_size"}
+    training = {k: v for k, v in recipe.get("training", {}).items() if k not in without}
     return {**recipe, "training": training}

@@ -14,8 +14,8 @@ from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from mars import models
-from mars.config import ALIGNMENTS, Study, Training, Variant
-from mars.data import end_of_turn_id, load_examples
+from mars.config import ALIGNMENTS, ROUNDING, Study, Training, Variant
+from mars.data import data_identity, end_of_turn_id, load_examples
 from mars.training import attention
 from mars.training.objectives import (
     Objective,
@@ -55,7 +55,8 @@ def train_variant(
         "seed": seed,
         "parent": models.checkpoint_hash(folder),
         "data": study.data.model_dump(mode="json"),
-        "training": config.model_dump(mode="json", exclude=_WITHOUT_EFFECT),
+        "data_identity": data_identity(study.data, made.stages, seed),
+        "training": config.model_dump(mode="json", exclude=set(ROUNDING)),
         "settings": settings_of(made),
         **({"code": code} if code else {}),
     }
@@ -69,7 +70,7 @@ def train_variant(
     model = models.load_model(folder, parameter_dtype(config))
     objective = make_objective(str(made.objective), setup_of(made, model, tokenizer, seed))
     examples = load_examples(study.data, tokenizer, made.stages, seed)
-    check_context(model, objective, max(map(len, examples)), folder)
+    check_context(model, objective, int(examples.lengths().max()), folder)
     trainer = fit(
         model, tokenizer, objective, shuffled(examples, config.epochs, seed),
         config, out, seed, recipe,
@@ -82,10 +83,6 @@ def train_variant(
         write_summary(out / "training.json", trainer.progress, told)
         shutil.rmtree(out / "trainer", ignore_errors=True)
     trainer.accelerator.wait_for_everyone()
-
-
-_WITHOUT_EFFECT = {"save_steps", "logging_steps", "threads", "processes", "accelerate"}
-"""Settings that may change between a run and its continuation."""
 
 
 def settings_of(variant: Variant) -> dict[str, Any]:

@@ -253,10 +253,14 @@ def _memory_for(batch: Batch) -> Iterator[None]:
         yield
     except torch.OutOfMemoryError as error:
         columns = batch.layout.input_ids.numel()
+        smaller = ""
+        if len(batch.keys) > 1:  # else it is one conversation, which nothing takes apart
+            name = "micro_batch_tokens" if len(batch.layout.input_ids) > 1 else "row_length"
+            smaller = f"training.{name} to {columns // 2}, or "
         raise TrainingError(
             f"out of GPU memory in a forward of {columns} tokens and masks "
-            f"({' '.join(str(error).split())[:160]}): set training.micro_batch_tokens to "
-            f"{columns // 2} and start again, or training.activation_checkpointing to true; "
+            f"({' '.join(str(error).split())[:160]}): set {smaller}"
+            "training.activation_checkpointing to true, and start again; "
             "training goes on from the newest checkpoint"
         ) from None
 

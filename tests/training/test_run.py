@@ -1,20 +1,16 @@
 """Training a variant: resuming, stopping, determinism, invariance, and errors before the work."""
 
-import csv
 import errno
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tiny_training import END, build_model, build_study, build_tokenizer
+from tiny_training import END, build_model, build_study, build_tokenizer, curve, weights
 
 from mars.data import DataError
 from mars.models import CheckpointError, checkpoint_record, save_checkpoint
@@ -24,28 +20,6 @@ from mars.training.run import train_variant
 from mars.training.trainer import SumTrainer, TrainingError
 
 REPO = Path(__file__).parents[2]
-
-
-def weights(out):
-    return (out / "model" / "model.safetensors").read_bytes()
-
-
-def curve(out):
-    """training.csv without its clock."""
-    with (out / "training.csv").open() as stream:
-        return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(stream)]
-
-
-def at_step(monkeypatch, step, act):
-    """Do something just before the weights change for the given step (counted from 0)."""
-    original = SumTrainer.end_of_step
-
-    def patched(self, number):
-        original(self, number)
-        if number == step:
-            act()
-
-    monkeypatch.setattr(SumTrainer, "end_of_step", patched)
 
 
 # ------------------------------------------------------------------------------- what is written
@@ -131,12 +105,17 @@ def test_a_gpu_out_of_memory_names_what_to_set(base, rows, tmp_path, monkeypatch
         raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 2.00 GiB")
 
     monkeypatch.setattr(SumTrainer, "share_of_loss", full)
-    with pytest.raises(TrainingError) as error:
-        train_variant(build_study(rows), 0, "s", "mars", base, tmp_path / "out")
-    said = str(error.value)
-    assert "\n" not in said
-    columns = int(re.search(r"a forward of (\d+) tokens", said)[1])
-    assert f"set training.micro_batch_tokens to {columns // 2} " in said
+    for row_length, name in ((8, "micro_batch_tokens"), (80, "row_length")):
+        study = build_study(rows, row_length=row_length)
+        with pytest.raises(TrainingError) as error:
+            train_variant(study, 0, "s", "mars", base, tmp_path / "out")
+        said = str(error.value)
+        assert "\n" not in said
+        columns = int(re.search(r"a forward of (\d+) tokens", said)[1])
+        assert f"set training.{name} to {columns // 2}, or " in said
+    study = build_study(rows, row_length=8, micro_batch_tokens=8)  # one conversation
+    with pytest.raises(TrainingError, match=r": set training.activation_checkpointing to true"):
+        train_variant(study, 0, "s", "mars", base, tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -154,104 +133,6 @@ def test_attention_by_capability(monkeypatch, capability, triton, kind):
     assert attention.kind(torch.device("cuda")) == kind
     assert attention.packs(torch.device("cuda")) is (kind == "flex")
     assert attention.kind(torch.device("cpu")) == "documents"
-
-
-# ------------------------------------------------------------------------------- resuming
-
-KILLED = """
-import os, signal, sys, torch
-from pathlib import Path
-torch.set_num_threads(1)
-from mars.training.trainer import SumTrainer
-from mars.training.run import train_variant
-from tiny_training import END, build_model, build_study, build_tokenizer
-original = SumTrainer.end_of_step
-def patched(self, number):
-    original(self, number)
-    if number == 5:
-        os.kill(os.getpid(), signal.SIGKILL)
-SumTrainer.end_of_step = patched
-rows, base, out = map(Path, sys.argv[1:])
-train_variant(build_study(rows, epochs=2, logging_steps=3), 0, "s", "mars", base, out)
-"""
-
-
-def test_kill_and_resume_is_bit_for_bit(base, rows, tmp_path):
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, str(rows), str(base), str(tmp_path / "killed")],
-        env={**os.environ, "PYTHONPATH": f"{REPO}:{REPO / 'tests'}"},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    study = build_study(rows, epochs=2, logging_steps=3)
-    whole, out = tmp_path / "whole", tmp_path / "killed"
-    assert not (out / "model").exists()
-    assert newest_whole(out / "trainer").name == "checkpoint-4"
-    # rows written after the newest checkpoint must not appear twice
-    with (out / "training.csv").open("a") as stream:
-        stream.write("6,0.5,44,0.1,9,9,9,9,9\n7,0.5")
-    train_variant(study, 0, "s", "mars", base, out)
-    train_variant(study, 0, "s", "mars", base, whole)
-    assert weights(out) == weights(whole)
-    assert curve(out) == curve(whole)
-    assert [row["step"] for row in curve(out)] == ["3", "6", "8"]
-    kept = {"examples", "clean_tokens", "masked_tokens", "response_tokens", "ar_signal_fraction"}
-    one, two = (json.loads((p / "training.json").read_text()) for p in (out, whole))
-    assert {k: one[k] for k in kept} == {k: two[k] for k in kept}
-
-
-def test_sigterm_saves_and_a_half_written_checkpoint_is_passed_over(
-    base, rows, tmp_path, monkeypatch
-):
-    study, out, whole = build_study(rows), tmp_path / "out", tmp_path / "whole"
-    train_variant(study, 0, "s", "mars", base, whole)
-    with monkeypatch.context() as patch:
-        at_step(patch, 2, lambda: os.kill(os.getpid(), signal.SIGTERM))
-        with pytest.raises(SystemExit) as stop:
-            train_variant(study, 0, "s", "mars", base, out)
-    assert stop.value.code == 143
-    assert not (out / "model").exists()
-    newest = newest_whole(out / "trainer")
-    assert newest.name == "checkpoint-3"
-    file = newest / "optimizer.pt"
-    file.write_bytes(file.read_bytes()[:-100])
-    assert newest_whole(out / "trainer").name == "checkpoint-2"
-    assert not newest.exists()
-    train_variant(study, 0, "s", "mars", base, out)
-    assert weights(out) == weights(whole)
-    assert curve(out) == curve(whole)
-
-
-def test_a_damaged_checkpoint_falls_back_and_says_so(base, rows, tmp_path, monkeypatch, caplog):
-    """A flipped bit keeps a file's size; the run goes on from the checkpoint before."""
-    study, out, whole = build_study(rows), tmp_path / "out", tmp_path / "whole"
-    train_variant(study, 0, "s", "mars", base, whole)
-    with monkeypatch.context() as patch:
-        at_step(patch, 2, lambda: os.kill(os.getpid(), signal.SIGTERM))
-        with pytest.raises(SystemExit):
-            train_variant(study, 0, "s", "mars", base, out)
-    file = out / "trainer" / "checkpoint-3" / "model.safetensors"
-    held = bytearray(file.read_bytes())
-    held[-1] ^= 1
-    file.write_bytes(held)
-    caplog.clear()
-    train_variant(study, 0, "s", "mars", base, out)
-    (said,) = [record.getMessage() for record in caplog.records if record.name.startswith("mars")]
-    assert "checkpoint-3: model.safetensors is damaged; going on from the one before" in said
-    assert weights(out) == weights(whole)
-    assert curve(out) == curve(whole)
-
-
-def test_another_recipe_does_not_resume(base, rows, tmp_path, monkeypatch):
-    out, whole = tmp_path / "out", tmp_path / "whole"
-    with monkeypatch.context() as patch:
-        at_step(patch, 2, lambda: os.kill(os.getpid(), signal.SIGTERM))
-        with pytest.raises(SystemExit):
-            train_variant(build_study(rows), 0, "s", "mars", base, out)
-    other = build_study(rows, learning_rate=2e-3)
-    train_variant(other, 0, "s", "mars", base, out)
-    train_variant(other, 0, "s", "mars", base, whole)
-    assert weights(out) == weights(whole)
 
 
 # ------------------------------------------------------------------------------- invariance

@@ -21,6 +21,7 @@ if Path.cwd() != ROOT:
 from mars import jobs
 from mars.analysis.parts import COMPARED, FORMS, applies
 from mars.config import (
+    ROUNDING,
     ConfigError,
     compared_runs,
     dump_study,

@@ -21,8 +21,7 @@ def training_settings(wildcards):
     return settings(
         data=study.data.model_dump(mode="json"),
         training=joined.training_of(wildcards.variant).model_dump(
-            mode="json",
-            exclude={"threads", "save_steps", "logging_steps", "processes", "accelerate"},
+            mode="json", exclude=set(ROUNDING)
         ),
         variant=variant.model_dump(mode="json", include=SHAPING),
     )
