@@ -38,9 +38,15 @@ class Answers:
         self._tasks = frame["task"].cat.codes.to_numpy()
         self._ids = frame["doc_id"].to_numpy()
         self._numbers = frame[["score", "tokens", "forwards"]].to_numpy("float64")
+        self._made: dict[str, Documents | None] = {}
 
     def of(self, records: str) -> Documents | None:
-        """The documents of a file; None where it is absent or not scored."""
+        """The documents of a file, made once; None where it is absent or not scored."""
+        if records not in self._made:
+            self._made[records] = self._documents(records)
+        return self._made[records]
+
+    def _documents(self, records: str) -> Documents | None:
         rows = self._rows.get(records)
         if rows is None:
             return None

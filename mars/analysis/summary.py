@@ -21,6 +21,8 @@ from mars.config import Decoding, Study
 SAME_SCORE = 0.05
 """Points within which records must reproduce the score of evaluation.csv to explain it."""
 
+WEIGHTINGS: tuple[st.Weighting, ...] = ("equal", "size")
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -60,6 +62,7 @@ class Summary:
         self._answers = Answers(records)
         self._cells: dict[tuple[Any, ...], list[Cell]] = {}
         self._known: dict[tuple[Any, ...], Estimate | None] = {}
+        self._weightings: dict[str, st.Weighting] = {}
 
     def _once(self, key: tuple[Any, ...], make: Callable[[], Estimate | None]) -> Estimate | None:
         """An estimate is made once; the tables and figures of a report share it."""
@@ -113,22 +116,38 @@ class Summary:
         row = self._rows.get(at)
         if row is None:
             return None
-        score = float(row["score"])
-        records, weighting = None, "equal"
-        if isinstance(row["records"], str):
-            records = self._answers.of(row["records"])
-        if records is not None:
-            explained = _weighting(records, score)
-            records, weighting = (records, explained) if explained else (None, "equal")
+        weighting = self._weighting(benchmark)
+        records = self._records(row)
+        if records is not None and _gap(records, row, weighting) > SAME_SCORE:
+            records = None
         return Cell(
             seed=seed,
-            score=score,
+            score=float(row["score"]),
             tokens_per_forward=float(row["tokens_per_forward"]),
             documents=int(row["documents"]),
             truncated=float(row["truncated"]),
             records=records,
-            weighting="size" if weighting == "size" else "equal",
+            weighting=weighting,
         )
+
+    def _records(self, row: dict[str, Any]) -> Documents | None:
+        return self._answers.of(row["records"]) if isinstance(row["records"], str) else None
+
+    def _weighting(self, benchmark: str) -> st.Weighting:
+        """How a benchmark's sub-tasks are weighted: as reproduces the scores of all its rows best.
+
+        One score alone may fit both weightings by chance, and models weighted apart could not be
+        compared. Scores that neither explains count for neither.
+        """
+        if benchmark not in self._weightings:
+            rows = [row for row in self._rows.values() if row["benchmark"] == benchmark]
+            found = [(row, records) for row in rows if (records := self._records(row)) is not None]
+
+            def gaps(weighting: st.Weighting) -> float:
+                return sum(min(SAME_SCORE, _gap(made, row, weighting)) for row, made in found)
+
+            self._weightings[benchmark] = min(WEIGHTINGS, key=gaps)
+        return self._weightings[benchmark]
 
     def score(
         self, scale: str, variant: str, benchmark: str, decoding: Decoding | None
@@ -178,8 +197,7 @@ class Summary:
         """
         made = st.combine([(w, self.score(scale, v, benchmark, d)) for w, v, d in terms])
         cells = [c for _, v, d in terms for c in self.cells(scale, v, benchmark, d)]
-        kinds = {(_keys(c), c.weighting) for c in cells}
-        if made is None or len(kinds) == 1:
+        if made is None or len({_keys(c) for c in cells}) == 1:
             return made
         return Estimate(made.value, per_seed=made.per_seed)
 
@@ -241,17 +259,14 @@ def _keys(cell: Cell) -> bytes | None:
 
 
 def _same(cells: Sequence[Cell]) -> list[Documents] | None:
-    """The records of all cells, where they are of the same documents, weighted alike."""
+    """The records of all cells, where they are of the same documents."""
     records = [c.records for c in cells if c.records is not None]
-    if len(records) < len(cells) or len({(_keys(c), c.weighting) for c in cells}) > 1:
+    if len(records) < len(cells) or len({_keys(c) for c in cells}) > 1:
         return None
     return records
 
 
-def _weighting(records: Documents, score: float) -> st.Weighting | None:
-    """How sub-tasks are weighted in the reported score: whichever reproduces it, or neither."""
-    weightings: tuple[st.Weighting, ...] = ("equal", "size")
-    for weighting in weightings:
-        if abs(st.mean(records.scores, records.tasks, weighting) - score) <= SAME_SCORE:
-            return weighting
-    return None
+def _gap(records: Documents, row: dict[str, Any], weighting: st.Weighting) -> float:
+    """Points between the score of the records and that of their row in ``evaluation.csv``."""
+    gap = abs(st.mean(records.scores, records.tasks, weighting) - float(row["score"]))
+    return np.inf if np.isnan(gap) else gap
