@@ -24,6 +24,9 @@ Weighting = Literal["equal", "size"]
 RESAMPLES = 2000
 LEVEL = 0.95
 
+FEW = 10
+"""Replicates beyond 0; of fewer p is not counted but read off a fitted tail."""
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -46,10 +49,10 @@ class Estimate:
         The mean of k seeds is off by their standard error times a draw of Student's t with k − 1
         degrees of freedom: of two seeds little can be said, and the interval says so.
         """
-        if not self.draws.size or self.seed_sd is None:
+        error, freedom = self._error
+        if not self.draws.size or not error:
             return self.draws
-        k = len(self.per_seed)
-        return self.draws + self.seed_sd / np.sqrt(k) * student(k - 1, self.draws.size)
+        return self.draws + error * student(freedom, self.draws.size)
 
     def bounds(self, level: float) -> tuple[float, float] | None:
         """The percentile interval over documents (and seeds) at a level, or None.
@@ -70,12 +73,25 @@ class Estimate:
 
     @property
     def p(self) -> float | None:
-        """Two-sided p of the value being 0, from where its replicates lie; None: not known."""
+        """Two-sided p of the value being 0, from where its replicates lie; None: not known.
+
+        Where too few lie beyond 0 to be counted it is that of the normal fitted to the draws, plus
+        Student's t of the seeds.
+        """
         if not self.draws.size:
             return None
         replicates = self.replicates
         beyond = min(int((replicates <= 0).sum()), int((replicates >= 0).sum()))
+        if beyond < FEW and (spread := float(self.draws.std())):
+            error, freedom = self._error
+            return 2 * _tail(abs(float(self.draws.mean())), spread, error, freedom)
         return min(1.0, 2 * (beyond + 1) / (len(replicates) + 1))
+
+    @property
+    def _error(self) -> tuple[float, int]:
+        """The standard error over seeds, and its degrees of freedom."""
+        sd, k = self.seed_sd, len(self.per_seed)
+        return (0.0, 0) if sd is None else (sd / np.sqrt(k), k - 1)
 
     @property
     def seed_sd(self) -> float | None:
@@ -107,6 +123,15 @@ def student(freedom: int, size: int = RESAMPLES) -> Floats:
     """Quantiles of Student's t, evenly spaced in probability, in a fixed shuffled order."""
     quantiles = stats.t.ppf((np.arange(size) + 0.5) / size, freedom)
     return generator("seeds", freedom, size).permutation(quantiles)
+
+
+def _tail(centre: float, spread: float, error: float, freedom: int) -> float:
+    """P(below 0) of a normal around ``centre`` > 0, plus ``error`` times a Student's t."""
+    if not error:
+        return float(stats.norm.sf(centre / spread))
+    z, step = np.linspace(-10, 10, 2001, retstep=True)
+    beyond = stats.t.sf((centre + spread * z) / error, freedom)
+    return float(step * stats.norm.pdf(z) @ beyond)
 
 
 def generator(*key: Hashable) -> np.random.Generator:
@@ -178,9 +203,13 @@ def unseen(scores: Floats, documents: int, rng: np.random.Generator) -> Floats:
     are wrong (Agresti & Coull's four, drawn). Without them a score of 0 or 100 % would have no
     interval at all, nor would the difference of two models that happen to agree on every document
     of a small benchmark. Each model draws its own.
+
+    They draw a score towards 50 %, which a mean over benchmarks would keep while its interval
+    narrows; so the replicates are put back around the middle they had.
     """
     right, wrong = rng.poisson(2.0, size=(2, len(scores)))
-    return (documents * scores + 100.0 * right) / (documents + right + wrong)
+    made = (documents * scores + 100.0 * right) / (documents + right + wrong)
+    return np.clip(made + scores.mean() - made.mean(), 0.0, 100.0)
 
 
 def resample_ratio(

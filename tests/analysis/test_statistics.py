@@ -92,14 +92,16 @@ def test_differences_of_draws_are_paired_by_document():
 
 
 def test_an_interval_has_its_value_in_it():
-    """Two benchmarks of 16 and 8 documents, all wrong: every replicate is above 0."""
+    """Two benchmarks of 16 and 8 documents, all wrong; and replicates that are all above it."""
     drawn = [
         st.Estimate(0.0, st.unseen(np.zeros(st.RESAMPLES), n, st.generator(n))) for n in (16, 8)
     ]
     mean = st.average(drawn)
     assert mean is not None
-    assert np.quantile(mean.draws, 0.025) > 1
+    assert np.quantile(mean.draws, 0.025) >= 0
     assert mean.interval == (0.0, pytest.approx(np.quantile(mean.draws, 0.975)))
+    above = st.Estimate(0.0, np.linspace(1.0, 2.0, 2000))
+    assert above.interval == (0.0, pytest.approx(1.975))
 
 
 def test_unseen_answers_give_extreme_scores_an_interval_like_agresti_and_coulls():
@@ -147,6 +149,25 @@ def test_intervals_of_scores_cover_the_truth(n, p):
         return st.Estimate(values.mean(), draws)
 
     assert coverage(one, 100 * p) >= 0.915
+
+
+@pytest.mark.parametrize(("n", "p"), [(16, 0.1), (60, 0.1), (100, 0.1), (60, 0.5)])
+def test_intervals_of_the_mean_of_six_benchmarks_cover_the_truth(n, p):
+    """What unseen answers move in one benchmark they must not move in six alike."""
+    rng = np.random.default_rng(11)
+    drawn = [resampling((ONE, n), name=f"mean {i}", resamples=1000) for i in range(6)]
+
+    def one(trial: int) -> st.Estimate:
+        made = []
+        for i, each in enumerate(drawn):
+            values = 100 * (rng.random(n) < p)
+            draws = st.unseen(each.means(values), n, st.generator("mean", trial, i))
+            made.append(st.Estimate(values.mean(), draws))
+        mean = st.average(made)
+        assert mean is not None
+        return mean
+
+    assert coverage(one, 100 * p, trials=200) >= 0.91
 
 
 @pytest.mark.parametrize("changed", [0.02, 0.2])
@@ -251,6 +272,33 @@ def test_p_of_an_estimate_agrees_with_its_interval():
         low, high = estimate.interval or (0, 0)
         assert (estimate.p < 0.05) == (not low <= 0 <= high)
         assert estimate.p == pytest.approx(2 * stats.norm.sf(shift), abs=0.06)
+
+
+def test_a_p_too_small_to_be_counted_is_that_of_the_fitted_tail():
+    """Fewer than ten replicates beyond 0 say little, and Holm would hold none of many as known."""
+    even = stats.norm.ppf((np.arange(2000) + 0.5) / 2000)
+    for z in (3.0, 5.0, 8.0):
+        assert st.Estimate(z, z + even).p == pytest.approx(2 * stats.norm.sf(z), rel=0.05)
+        assert st.Estimate(-z, even - z).p == pytest.approx(2 * stats.norm.sf(z), rel=0.05)
+    assert st.holm([st.Estimate(5.0, 5 + even).p] * 70)[0] < 0.001
+    assert st.Estimate(2.0, np.full(2000, 2.0)).p == pytest.approx(2 / 2001)  # nothing to fit
+
+
+def test_a_p_of_several_seeds_has_students_tail():
+    even = stats.norm.ppf((np.arange(2000) + 0.5) / 2000)
+    three = {0: 29.0, 1: 30.0, 2: 31.0}
+    error = 1 / np.sqrt(3)
+    alone = st.Estimate(30.0, np.full(2000, 30.0) + 1e-9 * even, three)
+    assert alone.p == pytest.approx(2 * stats.t.sf(30 / error, 2), rel=0.01)
+    # with documents: the tail of a normal plus a Student's t, here by drawing many
+    seeds, draws = {0: 9.4, 1: 10.0, 2: 10.6}, 10 + 2 * even
+    rng = np.random.default_rng(6)
+    many = 10 + 2 * rng.standard_normal(10**6) + 0.6 / np.sqrt(3) * rng.standard_t(2, 10**6)
+    both = st.Estimate(10.0, draws, seeds).p
+    assert both == pytest.approx(2 * (many < 0).mean(), rel=0.1)
+    assert st.Estimate(10.0, draws, dict.fromkeys(range(3), 10.0)).p == pytest.approx(
+        2 * stats.norm.sf(5), rel=0.1
+    )
 
 
 def test_holm_is_the_step_down_rule_and_leaves_out_what_is_not_known():
