@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mars.analysis import paper
 from mars.config import Study, Variant
 
@@ -26,6 +28,40 @@ def paper_model(variant: Variant) -> str | None:
 
 def label(name: str, variant: Variant) -> str:
     """What a variant is called; anything unlike the paper's models says how."""
+    called = _called(name, variant)
+    return f"{called}, {rate}" if (rate := _rate(variant)) else called
+
+
+def apart(variant: Variant) -> str:
+    """What a MARS variant has that the others of its B do not; empty where it is the paper's."""
+    found = ["alignment as released" if variant.alignment == "stream" else "", _rate(variant)]
+    return ", ".join(filter(None, found))
+
+
+def line(study: Study, name: str) -> str:
+    """A MARS variant where only its kind need be told: ``B = 4``, and what sets it apart."""
+    variant = study.variants[name]
+    own = apart(variant) or (name if rank(study, name) else "")
+    return f"B = {variant.block_size}" + (f", {own}" if own else "")
+
+
+def rank(study: Study, name: str) -> int:
+    """How many variants alike in objective, B, SFT loss and alignment stand before this one."""
+
+    def kind(other: str) -> tuple[Any, ...]:
+        made = study.variants[other]
+        return made.objective, made.block_size, made.ar_weight, made.alignment
+
+    alike = [other for other in study.variants if kind(other) == kind(name)]
+    return sorted(alike, key=lambda n: order(n, study.variants[n])).index(name)
+
+
+def _rate(variant: Variant) -> str:
+    rate = variant.learning_rate
+    return "" if rate is None else f"learning rate {rate:g}"
+
+
+def _called(name: str, variant: Variant) -> str:
     known = paper_model(variant)
     if known == CONTROL:
         return "AR SFT, both stages (compute-matched)"
@@ -39,13 +75,14 @@ def label(name: str, variant: Variant) -> str:
 
 
 def order(name: str, variant: Variant) -> tuple[int, bool, int]:
-    """Sort key: the paper's row order; as-released rows after their group; then B."""
+    """Sort key: the paper's row order; what is not quite the paper's after its group; then B."""
     known = paper_model(variant)
     if known is None:
         known = {"mars": "MARS", "block_diffusion": "Block Diffusion"}.get(str(variant.objective))
     place = PAPER_ORDER.index(known) if known in PAPER_ORDER else len(PAPER_ORDER)
     released = variant.objective == "mars" and variant.alignment == "stream"
-    return place, released or paper_model(variant) is None, variant.block_size
+    other = released or paper_model(variant) is None or bool(_rate(variant))
+    return place, other, variant.block_size
 
 
 def ordered(study: Study, scale: str) -> list[str]:

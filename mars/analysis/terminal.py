@@ -115,10 +115,10 @@ def _has(flag: str, table: Table, rows: list[Row], *keys: str) -> None:
 def _names(study: Study, variant: str) -> dict[str, set[Any]]:
     """What a row of a variant has in the columns that say whose it is."""
     made = study.variants[variant]
-    models = {labels.label(variant, made), labels.paper_model(made)}
     return {
         "variant": {variant},
-        "model": models,
+        "model": {labels.label(variant, made)},
+        "paper_model": {labels.paper_model(made)},
         "block_size": {labels.drafted(made), made.block_size, None},
     }
 
@@ -128,7 +128,9 @@ def _keep(table: Table, wanted: dict[str, set[Any]]) -> Table:
 
     def kept(row: Row) -> bool:
         keys = wanted.keys() - ({"model", "block_size"} if "variant" in row else set())
-        return all(row[key] in wanted[key] for key in keys if key in row)
+        # the paper's rows have its names, which are those of several of our variants
+        own = "paper_model" if row.get("source") == "paper" else "model"
+        return all(row[key] in wanted[own if key == "model" else key] for key in keys if key in row)
 
     sections = [replace(s, rows=[r for r in s.rows if kept(r)]) for s in table.sections]
     return replace(table, sections=sections)

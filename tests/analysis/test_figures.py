@@ -6,11 +6,21 @@ import shutil
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
 
 from mars.analysis import paper
-from mars.analysis.figures import FIGURES, caption, data, draw, frontier, style, wall_clock
+from mars.analysis.figures import (
+    FIGURES,
+    beside,
+    caption,
+    data,
+    draw,
+    frontier,
+    style,
+    wall_clock,
+)
 from mars.analysis.results import load_evaluation
 from mars.config import parse_study
 
@@ -81,6 +91,12 @@ def test_the_papers_frontier_points_keep_its_difference_from_ar_sft(study, resul
     theirs = here[(here["curve"] == "paper") & (here["block_size"] == 16)]
     assert theirs["score"].item() == pytest.approx(base + 72.6 - 78.7)
     assert theirs["forwards"].item() == 1.60
+    one = here[(here["curve"] == "paper") & (here["tau"] == 1)]  # its Table 2; of 7B B = 4 alone
+    assert list(one["block_size"]) == [4]
+    assert one["score"].item() == pytest.approx(base + 81.7 - 78.7)
+    assert one["forwards"].item() == 1
+    small = points[(points["scale"] == "toy-s") & (points["curve"] == "paper")]
+    assert set(small[small["tau"] == 1]["block_size"]) == {4, 8, 16}  # its Table 3
 
 
 def test_the_pareto_set_is_what_no_other_point_beats(study, results):
@@ -181,6 +197,29 @@ def test_labels_are_spread_apart():
     placed = style.spread([1.0, 1.01, 5.0, 1.02], 0.5)
     assert np.diff(sorted(placed)).min() > 0.49
     assert placed[0] < placed[1] < placed[3] < placed[2]
+
+
+def test_a_label_stands_beside_its_point_and_on_nothing_that_is_drawn():
+    made = Figure(figsize=(3.3, 2.4))
+    ax = made.subplots()
+    ax.set_xlim(0, 10)
+    ax.set_ylim(0, 10)
+    line = np.array([[2.0, 5.0], [5.0, 5.0], [8.0, 5.0]])
+    above = np.column_stack([np.linspace(1, 9, 17), np.full(17, 5.9)])
+    told = [
+        ("τ = 1", 2.0, 5.0),
+        ("τ = 0.9", 5.0, 5.0),
+        ("τ = 0.8", 5.1, 5.0),
+        ("τ = 0.5", 8.0, 5.0),
+    ]
+    beside.name(ax, told, [line, above], "black")
+    made.draw_without_rendering()
+    assert {text.get_text() for text in ax.texts} >= {"τ = 1", "τ = 0.9", "τ = 0.5"}
+    marks = ax.transData.transform(np.concatenate([line, above]))
+    boxes = [text.get_window_extent() for text in ax.texts]
+    for text, box in zip(ax.texts, boxes, strict=True):
+        assert not any(box.contains(x, y) for x, y in marks), text.get_text()
+        assert not any(box.overlaps(other) for other in boxes if other is not box)
 
 
 def test_unknown_figures_say_what_there_is(study, results, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ BINS = ((1, 1), (2, 2), (3, 3), (4, 4), (5, 8), (9, 16), (17, None))
 
 
 def data(study: Study, results: Path) -> pd.DataFrame:
-    """Columns: scale, benchmark, block_size, tau, accepted, forwards (how many), share (of 1).
+    """Columns: scale, benchmark, variant, block_size, tau, accepted, forwards (many), share (of 1).
 
     MARS with the SFT loss, of all seeds together, at thresholds below 1: at 1 every count is one.
     """
@@ -41,7 +42,7 @@ def data(study: Study, results: Path) -> pd.DataFrame:
         rule="probability",
         block_size=style.block_sizes(study),
     )
-    keys = ["scale", "benchmark", "block_size", "tau"]
+    keys = ["scale", "benchmark", "variant", "block_size", "tau"]
     rows = []
     found = of_every_seed(study, found[found["tau"] < 1], CELL)
     for key, answers in found.groupby(keys, observed=True):
@@ -55,8 +56,8 @@ def figure(study: Study, results: Path) -> Figure:
     """Scales down, benchmarks across, as the frontier."""
     counts = data(study, results)
     scales, panels = list(study.scales), study.evaluation.panels
-    bars = counts[["block_size", "tau"]].drop_duplicates()
-    bars = bars.sort_values(["block_size", "tau"], ascending=[True, False])
+    found = counts[["variant", "tau"]].drop_duplicates().itertuples(index=False, name=None)
+    bars = sorted(found, key=lambda bar: (labels.order(bar[0], study.variants[bar[0]]), -bar[1]))
     height = 0.13 * max(len(bars), 8) + 0.55
     made = Figure(figsize=(style.WIDE, height * len(scales) + 0.4), layout="constrained")
     axes = made.subplots(len(scales), max(len(panels), 1), squeeze=False, sharey=len(counts) > 0)
@@ -69,7 +70,7 @@ def figure(study: Study, results: Path) -> Figure:
             if here.empty:
                 style.nothing(ax)
                 continue
-            used |= _panel(ax, here, list(bars.itertuples(index=False, name=None)), j == 0)
+            used |= _panel(study, ax, here, bars, j == 0)
             if i == len(scales) - 1:
                 ax.set_xlabel("share of forwards (%)")
     if used:
@@ -85,16 +86,18 @@ def figure(study: Study, results: Path) -> Figure:
     return made
 
 
-def _panel(ax: Axes, here: pd.DataFrame, bars: list[tuple[int, float]], named: bool) -> set[int]:
-    """One bar a block size and threshold, ``named`` at the left; returns the bins drawn."""
+def _panel(
+    study: Study, ax: Axes, here: pd.DataFrame, bars: list[tuple[str, float]], named: bool
+) -> set[int]:
+    """One bar a variant and threshold, ``named`` at the left; returns the bins drawn."""
     colours = style.sequence(len(BINS))
     used = set()
     places, y, last = [], 0.0, None
-    for size, tau in bars:
-        y += 1.0 if last in (None, size) else 1.7
-        last = size
+    for name, tau in bars:
+        y += 1.0 if last in (None, name) else 1.7
+        last = name
         places.append(y)
-        mine = here[(here["block_size"] == size) & (here["tau"] == tau)]
+        mine = here[(here["variant"] == name) & (here["tau"] == tau)]
         if mine.empty:
             ax.text(1, y, "–", va="center", color=style.GREY)
             continue
@@ -110,17 +113,20 @@ def _panel(ax: Axes, here: pd.DataFrame, bars: list[tuple[int, float]], named: b
         ax.text(102, y, f"{mean:.2f}", va="center", fontsize=style.SMALL, color=style.INK)
     ax.text(102, places[0] - 1, "mean", va="center", fontsize=style.SMALL, color=style.GREY)
     ax.set_yticks(places, [f"τ {tau:g}" for _, tau in bars], fontsize=style.SMALL)
-    for size in dict.fromkeys(size for size, _ in bars if named):
-        at_size = [at for at, (other, _) in zip(places, bars, strict=True) if other == size]
+    for name in dict.fromkeys(name for name, _ in bars if named):
+        at = [y for y, (other, _) in zip(places, bars, strict=True) if other == name]
+        size, _, own = labels.line(study, name).partition(", ")
         ax.annotate(
-            f"B = {size}",
-            (0, float(np.mean(at_size))),
+            "\n".join([size, *textwrap.wrap(own, 18)]),
+            (0, float(np.mean(at))),
             xycoords=("axes fraction", "data"),
             xytext=(-36, 0),
             textcoords="offset points",
             rotation=90,
             va="center",
             ha="center",
+            multialignment="center",
+            fontsize=style.SMALL if own else None,
             annotation_clip=False,
         )
     ax.set_ylim(places[-1] + 0.7, places[0] - 0.7)

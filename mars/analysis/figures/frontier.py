@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patheffects import withStroke
 
 from mars.analysis import labels, paper
-from mars.analysis.figures import style
+from mars.analysis.figures import beside, style
 from mars.analysis.results import as_rows
 from mars.analysis.summary import summarise
 from mars.config import Study
@@ -27,6 +27,10 @@ ALT = (
 )
 HALO: dict[str, Any] = {"ls": "none", "marker": "o", "ms": 9.5, "color": style.BAND, "mew": 0}
 """What lies under the points of the Pareto set."""
+THEIRS: dict[str, Any] = {"ls": (0, (1, 2)), "lw": 0.8, "ms": 6, "mfc": "none", "mew": 1.1}
+"""How the paper's points look."""
+
+Groups = Iterable[tuple[Any, pd.DataFrame]]
 
 
 def data(study: Study, results: Path) -> pd.DataFrame:
@@ -98,30 +102,32 @@ def _curve(study: Study, name: str) -> str | None:
 
 
 def _paper(study: Study, scale: str, benchmark: str, base: float) -> list[dict[str, Any]]:
-    """The paper's τ = 0.95 points, each at its difference from the paper's AR SFT."""
+    """The paper's points at τ = 1 and 0.95, each at its difference from the paper's AR SFT."""
     at = study.scales[scale].paper
     column = study.evaluation.benchmarks[benchmark].column
     theirs = paper.scores("table2", at, labels.AR_SFT, None)
     rows = []
     for size in style.block_sizes(study):
+        one = paper.scores("table2", at, "MARS", size) or paper.scores("table3", at, "MARS", size)
         score = paper.multi_token(at, size, 0.95, "accuracy")
         count = paper.multi_token(at, size, 0.95, "tokens_per_forward")
-        if theirs is None or score is None or count is None or column not in score:
-            continue
-        rows.append(
-            {
-                "scale": scale,
-                "benchmark": benchmark,
-                "variant": "paper",
-                "curve": "paper",
-                "block_size": size,
-                "tau": 0.95,
-                "score": base + score[column] - theirs[column],
-                "low": np.nan,
-                "high": np.nan,
-                "forwards": count[column],
-            }
-        )
+        for tau, found, pace in ((1.0, one, {column: 1.0}), (0.95, score, count)):
+            if theirs is None or found is None or pace is None or column not in found:
+                continue
+            rows.append(
+                {
+                    "scale": scale,
+                    "benchmark": benchmark,
+                    "variant": "paper",
+                    "curve": "paper",
+                    "block_size": size,
+                    "tau": tau,
+                    "score": base + found[column] - theirs[column],
+                    "low": np.nan,
+                    "high": np.nan,
+                    "forwards": pace[column],
+                }
+            )
     return rows
 
 
@@ -144,10 +150,12 @@ def figure(study: Study, results: Path) -> Figure:
                 ax.set_xlabel("tokens per forward")
             if j == 0:
                 ax.set_ylabel("score (%)")
+    handles = _legend(study, points)
+    longest = max((len(str(handle.get_label())) for handle in handles[:-1]), default=0)
     made.legend(
-        handles=_legend(study, points),
+        handles=handles,
         loc="outside lower center",
-        ncols=4,
+        ncols=4 if longest < 24 else 3,
         handlelength=2.6,
         columnspacing=1.4,
     )
@@ -162,73 +170,63 @@ def _panel(study: Study, ax: Axes, here: pd.DataFrame) -> None:
         ax.axhline(row["score"], color=style.INK, linewidth=1.0, linestyle=(0, (1, 1.5)))
         ax.axhspan(row["low"], row["high"], color=style.INK, alpha=0.06, linewidth=0)
         ax.plot([1.0], [row["score"]], marker="*", markersize=8, color=style.INK, linestyle="none")
-    pairs = here[["curve", "block_size"]].drop_duplicates().sort_values(["curve", "block_size"])
-    for curve, size in pairs.to_numpy():
-        line = here[(here["curve"] == curve) & (here["block_size"] == size)]
-        if curve == "ar":
-            continue
-        size = int(size)
-        colour, marker = style.colour(study, size), style.marker(study, size)
-        if curve == "paper":
-            ax.plot(
-                line["forwards"],
-                line["score"],
-                linestyle="none",
-                marker=marker,
-                markersize=6,
-                markerfacecolor="none",
-                markeredgecolor=colour,
-                markeredgewidth=1.1,
-            )
-            continue
+    lines = []
+    groups: Groups = here.groupby(["curve", "variant", "block_size"])
+    for (curve, name, size), line in groups:
         line = line.sort_values("tau", ascending=False)
-        solid = curve == "sft"
-        if solid:
-            ax.vlines(
-                line["forwards"], line["low"], line["high"], color=colour, alpha=0.3, linewidth=0.9
-            )
-        ax.plot(
-            line["forwards"],
-            line["score"],
-            color=colour,
-            marker=marker,
-            linestyle="-" if solid else (0, (4, 2)),
-            linewidth=1.4 if solid else 1.0,
-            markersize=3.8 if solid else 2.8,
-            alpha=1.0 if solid else 0.85,
-        )
-    _name_thresholds(study, ax, here[here["curve"] == "sft"])
+        lines.append(line[["forwards", "score"]].to_numpy("float64"))
+        if curve == "paper":
+            colour, marker = style.size_look(study, size)
+            ax.plot(line["forwards"], line["score"], **THEIRS, marker=marker, color=colour)
+        elif curve != "ar":
+            _curve_of(ax, line, curve == "sft", *style.look(study, name))
     span = here[["score", "low", "high"]]
     low, high = float(np.nanmin(span)), float(np.nanmax(span))
     right = float(here["forwards"].max())
     ax.set_xlim(0.96, max(right + 0.16 * (right - 0.96), 1.3))
     ax.set_ylim(max(0.0, low - 1.5), min(100.0, high + 1.5))
+    _name_thresholds(study, ax, here[here["curve"] == "sft"], lines)
 
 
-def _name_thresholds(study: Study, ax: Axes, curves: pd.DataFrame) -> None:
+def _curve_of(ax: Axes, line: pd.DataFrame, solid: bool, colour: str, marker: str) -> None:
+    if solid:
+        ax.vlines(
+            line["forwards"], line["low"], line["high"], color=colour, alpha=0.3, linewidth=0.9
+        )
+    ax.plot(
+        line["forwards"],
+        line["score"],
+        color=colour,
+        marker=marker,
+        linestyle="-" if solid else (0, (4, 2)),
+        linewidth=1.4 if solid else 1.0,
+        markersize=3.8 if solid else 2.8,
+        alpha=1.0 if solid else 0.85,
+    )
+
+
+def _name_thresholds(
+    study: Study, ax: Axes, curves: pd.DataFrame, lines: list[beside.Points]
+) -> None:
     """Write the thresholds along the curve of the largest block, the first and the last."""
     if curves.empty:
         return
-    size = int(curves["block_size"].max())
-    line = curves[(curves["block_size"] == size) & (curves["tau"] < 1)].sort_values("tau")
-    for row in as_rows(line.iloc[[0, -1]] if len(line) > 1 else line):
-        ax.annotate(
-            f"τ = {row['tau']:g}",
-            (row["forwards"], row["score"]),
-            xytext=(3, 7),
-            textcoords="offset points",
-            fontsize=style.SMALL,
-            color=style.colour(study, size),
-            path_effects=[withStroke(linewidth=2, foreground="white")],
-        )
+    name = str(curves["variant"].to_numpy()[curves["block_size"].to_numpy().argmax()])
+    line = curves[(curves["variant"] == name) & (curves["tau"] < 1)].sort_values("tau")
+    ends = as_rows(line.iloc[[0, -1]] if len(line) > 1 else line)
+    told = [(f"τ = {row['tau']:g}", row["forwards"], row["score"]) for row in ends]
+    beside.name(ax, told, lines, style.look(study, name)[0])
 
 
 def _legend(study: Study, points: pd.DataFrame) -> list[Line2D]:
     handles = []
     for size in style.block_sizes(study):
-        colour, marker = style.colour(study, size), style.marker(study, size)
+        colour, marker = style.size_look(study, size)
         handles.append(Line2D([], [], color=colour, marker=marker, label=f"MARS, B = {size}"))
     curves = set(points["curve"])
+    ours = points[points["curve"].isin(["sft", "no_sft"])]
+    further = [name for name in dict.fromkeys(ours["variant"]) if labels.rank(study, name)]
+    handles += [style.handle(study, name) for name in further]
     if "no_sft" in curves:
         dashed = (0, (4, 2))
         handles.append(Line2D([], [], color=style.GREY, ls=dashed, label="without the SFT loss"))
@@ -239,18 +237,8 @@ def _legend(study: Study, points: pd.DataFrame) -> list[Line2D]:
     if len(points):
         handles.append(Line2D([], [], **HALO, label="Pareto set"))
     if "paper" in curves:
-        handles.append(
-            Line2D(
-                [],
-                [],
-                color=style.GREY,
-                ls="none",
-                marker="o",
-                ms=6,
-                mfc="none",
-                label="paper, τ 0.95 (its change from AR SFT)",
-            )
-        )
+        label = "paper, τ 1 and 0.95 (its change from AR SFT)"
+        handles.append(Line2D([], [], **THEIRS, color=style.GREY, marker="o", label=label))
     return handles
 
 
@@ -261,13 +249,14 @@ def caption(study: Study) -> str:
         f"Speed–quality frontier. Score against tokens per forward as the threshold τ falls from "
         f"1 (left) to {taus[0]:g} (right), one curve a block size B; dashed: trained without the "
         "SFT loss. The star and dotted line are AR SFT. Vertical bars and the band are 95 % "
-        "bootstrap intervals over documents only. Pale discs mark the Pareto set: our "
+        "bootstrap intervals over documents; dashed curves have some too, which are in the data "
+        "and not drawn. Pale discs mark the Pareto set: our "
         "points that no other matches in one measure and beats in the other, as measured."
     )
     if any(scale.paper for scale in study.scales.values()):
         text += (
-            " Hollow markers are the paper's models at τ = 0.95: at its tokens per forward, and "
-            "as far from our AR SFT as they are from the paper's, since absolute scores of "
-            "different models and benchmarks do not compare."
+            " Hollow markers are the paper's models at τ = 1 and 0.95, joined by dots where it "
+            "gives both: at its tokens per forward, and as far from our AR SFT as they are from "
+            "the paper's, since absolute scores of different models and benchmarks do not compare."
         )
     return text

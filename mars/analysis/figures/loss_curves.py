@@ -20,6 +20,15 @@ ALT = (
 TERMS = {"loss_ar": "L_AR (next token, clean stream)", "loss_mask": "L_mask (masked stream)"}
 SMOOTH = 5
 
+Dashes = str | tuple[int, tuple[float, ...]]
+DASHES: dict[tuple[bool, str], Dashes] = {
+    (True, "decoder"): "-",
+    (True, "stream"): (0, (5, 1.5, 1, 1.5)),
+    (False, "decoder"): (0, (4, 2)),
+    (False, "stream"): (0, (1, 1.5)),
+}
+"""Of MARS, by whether it has the SFT loss, and its alignment."""
+
 
 def data(study: Study, results: Path) -> pd.DataFrame:
     """Columns: scale, variant, examples, loss_ar, loss_mask; means over seeds, smoothed."""
@@ -79,15 +88,12 @@ def figure(study: Study, results: Path) -> Figure:
     return made
 
 
-def _look(study: Study, name: str) -> tuple[str, str | tuple[int, tuple[float, ...]]]:
+def _look(study: Study, name: str) -> tuple[str, Dashes]:
     variant = study.variants[name]
     if variant.objective == "mars":
-        dashes: str | tuple[int, tuple[float, ...]] = "-"
-        if not variant.ar_weight:
-            dashes = (0, (4, 2)) if variant.alignment == "decoder" else (0, (1, 1.5))
-        return style.colour(study, variant.block_size), dashes
+        return style.look(study, name)[0], DASHES[bool(variant.ar_weight), variant.alignment]
     if variant.objective == "block_diffusion":
-        return style.PURPLE, "-"
+        return style.PURPLE, (0, (7, 1.5))
     return (style.INK, "-") if len(variant.stages) < 2 else (style.GREY, (0, (4, 2)))
 
 

@@ -9,6 +9,7 @@ so did all before it in its draft: the lowest τ of the study shows most.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -49,8 +50,8 @@ END = -1
 """Stands for the end-of-turn token, which texts do not have."""
 
 COLUMNS = (
-    *("scale", "block_size", "first", "last", "low", "high", "tokens", "right", "confidence"),
-    *("lower", "upper"),
+    *("scale", "variant", "block_size", "first", "last", "low", "high", "tokens", "right"),
+    *("confidence", "lower", "upper"),
 )
 
 Groups = Iterable[tuple[Any, pd.DataFrame]]
@@ -59,22 +60,22 @@ Groups = Iterable[tuple[Any, pd.DataFrame]]
 def data(study: Study, results: Path) -> pd.DataFrame:
     """Judged tokens, by place in the draft and confidence, of all seeds and panel benchmarks.
 
-    Columns: scale, block_size, first and last (place in the draft), low and high (of the bin),
-    tokens, right (share), confidence (mean), lower and upper (Wilson's 95 % interval).
+    Columns: scale, variant, block_size, first and last (place in the draft), low and high (of the
+    bin), tokens, right (share), confidence (mean), lower and upper (Wilson's 95 % interval).
     """
     tokens = judged(study, results)
     place = np.searchsorted([first for first, _ in OFFSETS], tokens["offset"], side="right") - 1
     inside = np.searchsorted(EDGES, tokens["confidence"], side="right") - 1
     tokens = tokens.assign(place=place, bin=np.clip(inside, 0, len(EDGES) - 2))
     rows: list[tuple[Any, ...]] = []
-    groups: Groups = tokens.groupby(["scale", "block_size", "place", "bin"])
-    for (scale, size, at, k), mine in groups:
+    groups: Groups = tokens.groupby(["scale", "variant", "block_size", "place", "bin"])
+    for (scale, variant, size, at, k), mine in groups:
         first, last = OFFSETS[at]
         many, right = len(mine), int(mine["right"].sum())
         bounds = binomtest(right, many).proportion_ci(method="wilson")
         rows.append(
             (
-                *(scale, size, first, last, EDGES[k], EDGES[k + 1], many, right / many),
+                *(scale, variant, size, first, last, EDGES[k], EDGES[k + 1], many, right / many),
                 *(float(mine["confidence"].mean()), bounds.low, bounds.high),
             )
         )
@@ -174,19 +175,20 @@ def _ids(row: dict[str, Any] | None, tokenizer: Any) -> list[int] | None:
 
 
 def figure(study: Study, results: Path) -> Figure:
-    """Scales down, block sizes across."""
+    """Scales down, variants across."""
     bins = data(study, results)
-    scales, sizes = list(study.scales), _sizes(study)
+    scales, names = list(study.scales), _variants(study)
     made = Figure(figsize=(style.WIDE, 2.1 * len(scales) + 0.65), layout="constrained")
-    axes = made.subplots(len(scales), max(len(sizes), 1), squeeze=False, sharey=len(bins) > 0)
+    axes = made.subplots(len(scales), max(len(names), 1), squeeze=False, sharey=len(bins) > 0)
     drawn: dict[int, Any] = {}
     seen = bins[(bins["first"] > 0) & (bins["tokens"] >= FEWEST)]
     low = float(min(seen["low"].min(), seen["right"].min())) if len(seen) else 0.0
     for i, scale in enumerate(scales):
-        for j, size in enumerate(sizes):
+        for j, name in enumerate(names):
             ax = axes[i][j]
-            ax.set_title(f"{scale} · B = {size}", loc="left")
-            here = bins[(bins["scale"] == scale) & (bins["block_size"] == size)]
+            size, _, own = labels.line(study, name).partition(", ")
+            ax.set_title("\n".join([f"{scale} · {size}", *textwrap.wrap(own, 24)]), loc="left")
+            here = bins[(bins["scale"] == scale) & (bins["variant"] == name)]
             if here.empty:
                 style.nothing(ax)
                 continue
@@ -209,8 +211,8 @@ def figure(study: Study, results: Path) -> Figure:
     return made
 
 
-def _sizes(study: Study) -> list[int]:
-    return sorted({study.variants[name].block_size for name, _ in lowest(study)})
+def _variants(study: Study) -> list[str]:
+    return sorted({n for n, _ in lowest(study)}, key=lambda n: labels.order(n, study.variants[n]))
 
 
 def _panel(ax: Axes, here: pd.DataFrame) -> dict[int, Any]:

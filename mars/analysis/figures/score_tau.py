@@ -85,7 +85,9 @@ def figure(study: Study, results: Path) -> Figure:
         ax.set_xlabel("threshold τ")
         ax.set_ylabel("score (%)")
     dashed = (0, (4, 2))
+    further = [n for n in dict.fromkeys(points["variant"]) if labels.rank(study, n)]
     handles = [
+        *(style.handle(study, name) for name in further if study.variants[name].ar_weight),
         Line2D([], [], color=style.GREY, label="with the SFT loss"),
         Line2D([], [], color=style.GREY, ls=dashed, label="without the SFT loss"),
         Line2D([], [], color=style.INK, ls=(0, (1, 1.5)), label="AR SFT"),
@@ -96,6 +98,7 @@ def figure(study: Study, results: Path) -> Figure:
 
 def _panel(study: Study, ax: Axes, here: pd.DataFrame) -> None:
     ends = {}
+    beside = 0
     for name, line in here.groupby("variant", sort=False):
         line = line.sort_values("tau", ascending=False)
         variant = study.variants[str(name)]
@@ -104,12 +107,14 @@ def _panel(study: Study, ax: Axes, here: pd.DataFrame) -> None:
             ax.axhline(line["score"].iloc[0], color=style.INK, lw=1.0, ls=(0, (1, 1.5)), zorder=1)
             continue
         solid = bool(variant.ar_weight)
-        colour, marker = style.colour(study, size), style.marker(study, size)
+        colour, marker = style.look(study, str(name))
         if solid:
-            aside = 0.005 * (style.block_sizes(study).index(size) - 1)  # bars beside each other
+            aside = 0.005 * (beside - 1)  # bars beside each other
+            beside += 1
             x = line["tau"] - aside
             ax.vlines(x, line["low"], line["high"], color=colour, alpha=0.3, lw=0.9)
-            ends[f"B = {size}"] = (float(line["score"].iloc[-1]), colour)
+            if not labels.rank(study, str(name)):
+                ends[f"B = {size}"] = (float(line["score"].iloc[-1]), colour)
         dashes = "-" if solid else (0, (4, 2))
         ax.plot(
             line["tau"], line["score"], color=colour, marker=marker, ls=dashes,

@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from mars.analysis import labels
 from mars.analysis.render import whole_file
@@ -43,14 +44,37 @@ def block_sizes(study: Study) -> list[int]:
     return sorted({v.block_size for v in study.variants.values() if v.objective == "mars"})
 
 
-def colour(study: Study, size: int) -> str:
-    """The colour of a block size, the same in every figure of a study."""
-    return BLOCK_COLOURS[block_sizes(study).index(size) % len(BLOCK_COLOURS)]
+def size_look(study: Study, size: int) -> tuple[str, str]:
+    """Colour and marker of a block size, the same in every figure of a study."""
+    return _look(block_sizes(study).index(size))
 
 
-def marker(study: Study, size: int) -> str:
-    """The marker of a block size, so that colour is never the only difference."""
-    return MARKERS[block_sizes(study).index(size) % len(MARKERS)]
+def look(study: Study, name: str) -> tuple[str, str]:
+    """Colour and marker of a MARS variant: its block size's, if it is the first of its kind.
+
+    A further one (of another learning rate, say) has its own; dashes are left to tell variants
+    with and without the SFT loss apart.
+    """
+    made, sizes = study.variants, block_sizes(study)
+    further = {
+        (rank, made[n].block_size)
+        for n in made
+        if made[n].objective == "mars" and (rank := labels.rank(study, n))
+    }
+    rank, size = labels.rank(study, name), made[name].block_size
+    return _look(len(sizes) + sorted(further).index((rank, size)) if rank else sizes.index(size))
+
+
+def _look(place: int) -> tuple[str, str]:
+    """Where colours begin again, each has the next marker: colour is never the only difference."""
+    many = len(BLOCK_COLOURS)
+    return BLOCK_COLOURS[place % many], MARKERS[(place + place // many) % len(MARKERS)]
+
+
+def handle(study: Study, name: str) -> Line2D:
+    """A MARS variant in a legend."""
+    colour, marker = look(study, name)
+    return Line2D([], [], color=colour, marker=marker, label=f"MARS, {labels.line(study, name)}")
 
 
 def scale_title(study: Study, scale: str) -> str:

@@ -27,7 +27,7 @@ def threshold(study: Study) -> float:
 
 
 def data(study: Study, results: Path) -> pd.DataFrame:
-    """Columns: scale, column (Avg included), block_size, forwards, low, high, paper."""
+    """Columns: scale, variant, column (Avg included), block_size, forwards, low, high, paper."""
     summary = summarise(study, results)
     tau = threshold(study)
     rows: list[dict[str, Any]] = []
@@ -51,6 +51,7 @@ def data(study: Study, results: Path) -> pd.DataFrame:
                 rows.append(
                     {
                         "scale": scale,
+                        "variant": name,
                         "column": title,
                         "block_size": variant.block_size,
                         "forwards": cell.value,
@@ -59,7 +60,7 @@ def data(study: Study, results: Path) -> pd.DataFrame:
                         "paper": theirs.get(title, np.nan),
                     }
                 )
-    names = ["scale", "column", "block_size", "forwards", "low", "high", "paper"]
+    names = ["scale", "variant", "column", "block_size", "forwards", "low", "high", "paper"]
     return pd.DataFrame(rows, columns=names)
 
 
@@ -70,28 +71,33 @@ def figure(study: Study, results: Path) -> Figure:
     made = Figure(figsize=(style.WIDE, 2.0 * len(scales) + 0.5), layout="constrained")
     axes = made.subplots(len(scales), 1, squeeze=False)[:, 0]
     titles = [*labels.columns(study).values(), "Avg"]
-    sizes = sorted(bars["block_size"].unique())
+    variants = list(dict.fromkeys(bars["variant"]))
+    named: dict[str, Any] = {}
     for ax, scale in zip(axes, scales, strict=True):
         ax.set_title(style.scale_title(study, scale), loc="left")
         here = bars[bars["scale"] == scale]
         if here.empty:
             style.nothing(ax)
             continue
-        width = 0.8 / len(sizes)
-        for i, size in enumerate(sizes):
-            mine = here[here["block_size"] == size]
+        width = 0.8 / len(variants)
+        for i, name in enumerate(variants):
+            mine = here[here["variant"] == name]
+            if mine.empty:
+                continue
             x = np.array([titles.index(c) for c in mine["column"]]) + (i + 0.5) * width - 0.4
-            colour = style.colour(study, int(size))
             below, above = mine["forwards"] - mine["low"], mine["high"] - mine["forwards"]
-            ax.bar(
+            released = study.variants[name].alignment == "stream"
+            named[labels.line(study, name)] = ax.bar(
                 x,
                 mine["forwards"] - 1,
                 width * 0.9,
                 bottom=1,
-                color=colour,
+                color=style.look(study, name)[0],
+                hatch="////" if released else None,
+                edgecolor="white",
+                linewidth=0,
                 yerr=np.abs(np.stack([below, above])),
                 error_kw={"elinewidth": 0.8, "ecolor": style.INK},
-                label=f"B = {size}",
             )
             ax.plot(
                 x,
@@ -106,10 +112,10 @@ def figure(study: Study, results: Path) -> Figure:
         ax.grid(axis="x", visible=False)
         ax.set_ylabel("tokens per forward")
         ax.set_ylim(bottom=0.95)
-    handles, names = axes[0].get_legend_handles_labels()
-    if handles:
-        diamond = axes[0].plot([], [], "D", mfc="white", mec=style.INK, markersize=4)
-        made.legend([*handles, *diamond], [*names, "paper"], loc="outside lower center", ncols=5)
+    if named:
+        (named["paper"],) = axes[0].plot([], [], "D", mfc="white", mec=style.INK, markersize=4)
+        across = 5 if len(named) < 6 else 3
+        made.legend(named.values(), named.keys(), loc="outside lower center", ncols=across)
     return made
 
 

@@ -17,6 +17,7 @@ def glance(study: Study, results: Path) -> Table:
     summary = summarise(study, results)
     tau = max((t for t in study.evaluation.thresholds if t < 1), default=None)
     rows: list[Row] = []
+    shown: set[tuple[str, int]] = set()
     for scale in study.scales:
         reference = labels.reference(study, scale)
         if reference is None:
@@ -26,7 +27,7 @@ def glance(study: Study, results: Path) -> Table:
             if labels.paper_model(variant) != "MARS":
                 continue
             size = variant.block_size
-            head: dict[str, Any] = {"model": "MARS", "block_size": size}
+            head: dict[str, Any] = {"model": labels.label(name, variant), "block_size": size}
             row = {
                 **head,
                 "scale": scale,
@@ -45,9 +46,11 @@ def glance(study: Study, results: Path) -> Table:
                 )
             rows.append(row)
             theirs = _paper(study, study.scales[scale].paper, size, tau)
-            if theirs:
-                rows.append({**head, **theirs, "scale": study.scales[scale].paper})
-    shown = "τ < 1" if tau is None else f"τ = {tau:g}"
+            if theirs and (scale, size) not in shown:
+                at = study.scales[scale].paper
+                rows.append({**head, **theirs, "scale": at, "model": "MARS"})
+                shown.add((scale, size))
+    below = "τ < 1" if tau is None else f"τ = {tau:g}"
     columns = [
         Column("scale", "Scale", text=True),
         Column("model", "Model", text=True),
@@ -55,8 +58,8 @@ def glance(study: Study, results: Path) -> Table:
         Column("source", "Source", text=True),
         Column("ar", "AR SFT, Avg", 1, True, True),
         Column("one", "MARS at τ = 1, minus AR SFT", 1, True, True, signed=True),
-        Column("multi", f"MARS at {shown}, minus AR SFT", 1, True, True, signed=True),
-        Column("forwards", f"Tokens per forward at {shown}", 2, True, True),
+        Column("multi", f"MARS at {below}, minus AR SFT", 1, True, True, signed=True),
+        Column("forwards", f"Tokens per forward at {below}", 2, True, True),
     ]
     notes = [
         "Means over the benchmarks, in points; 95 % bootstrap intervals over documents only, "

@@ -212,6 +212,7 @@ def multi_token(study: Study, results: Path) -> Table:
     accuracy: list[Row] = []
     forwards: list[Row] = []
     change: list[Row] = []
+    shown: set[tuple[str, int, float]] = set()
     for scale in study.scales:
         at = study.scales[scale].paper
         reference = labels.reference(study, scale)
@@ -235,8 +236,10 @@ def multi_token(study: Study, results: Path) -> Table:
                 forwards.append(ours(study, measured[1], head))
                 if reference:
                     change.append(_change(summary, (name, tau), reference, head))
-                if labels.paper_model(variant) != "MARS":
+                key = (scale, size, tau)
+                if labels.paper_model(variant) != "MARS" or key in shown:
                     continue
+                shown.add(key)
                 label = {**head, "scale": at, "model": "MARS"}
                 scores = paper.multi_token(at, size, tau, "accuracy")
                 counts = paper.multi_token(at, size, tau, "tokens_per_forward")
