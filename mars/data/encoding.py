@@ -7,6 +7,7 @@ by comparing ids with the pad id.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,12 +15,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from jinja2 import TemplateError as JinjaError
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.utils.chat_template_utils import render_jinja_template
 
 Message = dict[str, Any]
+NO_END, REWRITTEN = "no end-of-turn", "rewritten turns"
+"""Kinds of faults that a template and a tokenizer have with most rows, or with none."""
 _MARKER = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
@@ -124,7 +126,9 @@ def encode_each(
             offsets = np.array(tokens["offset_mapping"][place], dtype=np.int64).reshape(-1, 2)
             place += 1
             try:
-                yield _cut(ids, _turns(ids, offsets, found[1], end), end, max_length)
+                turn = _turns(ids, offsets, found[1], end)
+                _check_ends(tokenizer, ids, turn, end)
+                yield _cut(ids, turn, end, max_length)
             except RowError as error:
                 yield error
 
@@ -175,14 +179,19 @@ Rendered = tuple[str, list[tuple[int, int]]]
 def _try_render(tokenizer: Tokenizer, messages: Sequence[Message]) -> Rendered | RowError:
     try:
         _check(messages)
-        return _render(tokenizer, messages)
+        rendered = _render(tokenizer, messages)
     except TemplateError:
         raise
     except RowError as error:
         return error
-    except JinjaError as error:
+    except (
+        Exception
+    ) as error:  # templates take what they find: a call that is 5, a name that is null
         why = " ".join(str(error).split())
         return RowError("refused by the template", f"the chat template refuses it: {why}")
+    if not _is_unicode(rendered[0]):
+        return RowError("malformed messages", "half a character (a lone surrogate)")
+    return rendered
 
 
 def _render(tokenizer: Tokenizer, messages: Sequence[Message]) -> Rendered:
@@ -221,19 +230,36 @@ def _spans_by_prefix(tokenizer: Tokenizer, messages: Sequence[Message]) -> Rende
         if message["role"] == "assistant":
             before = text_of(number, prompt=True)
             after = text if number + 1 == len(messages) else text_of(number + 1)
-            if not (after.startswith(before) and text.startswith(after)):
-                raise TemplateError(
+            if not text.startswith(before):
+                raise RowError(
+                    REWRITTEN,
                     "the chat template rewrites earlier turns, so responses cannot be told "
-                    "apart; add {% generation %} markers to the template"
+                    "apart; drop the row, or add {% generation %} markers to the template",
                 )
-            said = after[len(before) :].lstrip()
+            if text.startswith(after):
+                stop = len(after)
+            else:  # what was last is written otherwise (Qwen3: with a place for thoughts)
+                stop = _next_end(tokenizer, text, len(before), number, message)
+            said = text[len(before) : stop].lstrip()
             if not said.startswith(message["content"].strip()) and before == text_of(number):
                 raise TemplateError(
                     "the chat template writes no generation prompt, so a response cannot be told "
                     "apart from its header; add {% generation %} markers to the template"
                 )
-            spans.append((len(before), len(after)))
+            spans.append((len(before), stop))
     return text, spans
+
+
+def _next_end(tokenizer: Tokenizer, text: str, start: int, number: int, message: Message) -> int:
+    """Where a response that starts at ``start`` ends: its end-of-turn is the next one."""
+    end = str(tokenizer.eos_token)
+    if end in json.dumps(message, ensure_ascii=False, default=str):
+        raise RowError(
+            "end-of-turn in a response",
+            f"message {number} has an end-of-turn inside its text; drop the row",
+        )
+    at = text.find(end, start)
+    return len(text) if at < 0 else at + len(end)
 
 
 def _turns(
@@ -259,6 +285,20 @@ def _turns(
             )
         turn[first : last + 1] = number
     return turn
+
+
+def _check_ends(tokenizer: Tokenizer, ids: np.ndarray, turn: np.ndarray, end: int) -> None:
+    """Raise RowError where a response ends otherwise than with end-of-turn: nothing would stop."""
+    last = np.flatnonzero((turn >= 0) & (np.append(turn[1:], -1) != turn))
+    for place in last[ids[last] != end]:
+        said = ids[: place + 1][turn[: place + 1] == turn[place]]
+        marks = said[np.isin(said, tokenizer.all_special_ids)]
+        other = tokenizer.decode(marks[-1] if len(marks) else said[-1])
+        raise RowError(
+            NO_END,
+            f"the chat template ends a response with {other!r}, and the tokenizer's eos_token is "
+            f"{tokenizer.eos_token!r}: name there (tokenizer_config.json) what ends a response",
+        )
 
 
 def _cut(ids: np.ndarray, turn: np.ndarray, end: int, max_length: int) -> Encoded:

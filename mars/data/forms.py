@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from mars.data.encoding import Message, RowError
+from mars.data.encoding import NO_END, REWRITTEN, Message, RowError
 
 PAIRS = (("prompt", "response"), ("prompt", "completion"), ("question", "answer"))
 TURNS = ("messages", "conversations")
@@ -22,8 +22,8 @@ _ROLES = {
 }  # fmt: skip
 """What ShareGPT files call the speakers, and what chat templates do."""
 
-UNREADABLE = {"not JSON", "no known form"}
-"""Kinds of faults of rows in which nothing was recognised."""
+UNREADABLE = {"not JSON", "no known form", NO_END, REWRITTEN}
+"""Kinds of faults that are no matter of single rows where all of them have one."""
 
 
 def columns_of(columns: Collection[str]) -> tuple[str, ...] | None:

@@ -74,6 +74,57 @@ def test_a_template_that_rewrites_history_is_refused(tokenizer):
         encode(tokenizer, TWO_TURNS, 100)
 
 
+THINKS = (
+    "{% set seen = namespace(query=0) %}{% for m in messages %}{% if m.role == 'user' %}"
+    "{% set seen.query = loop.index0 %}{% endif %}{% endfor %}"
+    "{% for m in messages %}{{ '<' + m.role + '> ' }}{% if m.role == 'assistant' %}"
+    "{% set parts = m.content.split('w21') %}{% if loop.index0 > seen.query %}"
+    "{{ 'w20' + (parts[0].replace('w20', '') if parts | length > 1 else '') + ' w21 ' }}{% endif %}"
+    "{{ parts[-1] }}{% else %}{{ m.content }}{% endif %}{{ ' <end> w40 ' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<assistant> ' }}{% endif %}"
+)
+"""As Qwen3's: thoughts (w20 … w21) of answers to earlier queries are left out, and an answer to the
+last query has a place for them, though it be empty."""
+
+
+def test_a_template_that_leaves_out_earlier_thoughts(tokenizer):
+    tokenizer.chat_template = THINKS
+    thought = [*TWO_TURNS[:1], {"role": "assistant", "content": "w20 w9 w21 w5 w6"}, *TWO_TURNS[2:]]
+    for messages in (TWO_TURNS, thought):
+        found = encode(tokenizer, messages, 100)
+        assert said(found) == [(0, 5), (0, 6), (0, END), (1, 20), (1, 21), (1, 8), (1, END)]
+    found = encode(tokenizer, thought[:2], 100)
+    assert said(found) == [(0, i) for i in (20, 9, 21, 5, 6, END)]
+
+
+def test_what_such_a_template_hides_is_not_guessed(tokenizer):
+    """A response before which something else stands in the whole, or with an end inside."""
+    tokenizer.chat_template = THINKS
+    steps = [
+        {"role": "user", "content": "w3"},
+        {"role": "assistant", "content": "w20 w9 w21 w5"},
+        {"role": "tool", "content": "w4"},
+        {"role": "assistant", "content": "w6"},
+    ]
+    assert {turn for turn, _ in said(encode(tokenizer, steps, 100))} == {0, 1}
+    with pytest.raises(RowError, match="rewrites earlier turns") as error:
+        encode(tokenizer, [*steps, *TWO_TURNS[:2]], 100)
+    assert not isinstance(error.value, TemplateError)
+    inside = [*TWO_TURNS[:1], {"role": "assistant", "content": "w5 <end> w6"}, *TWO_TURNS[2:]]
+    with pytest.raises(RowError, match="message 1 has an end-of-turn inside"):
+        encode(tokenizer, inside, 100)
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_an_end_that_is_not_the_tokenizer_s_is_named(tokenizer, marked):
+    """As of Llama 3, where eos_token is <|end_of_text|> and responses end with <|eot_id|>."""
+    if not marked:
+        tokenizer.chat_template = CHATML
+    tokenizer.chat_template = tokenizer.chat_template.replace("<end>", "<assistant>")
+    with pytest.raises(RowError, match=r"ends a response with '<assistant>'.*eos_token is '<end>'"):
+        encode(tokenizer, TWO_TURNS, 100)
+
+
 def test_markers_that_leave_out_a_response_are_refused(tokenizer):
     whole = "{% if m.role == 'assistant' %}"
     assert whole in tokenizer.chat_template

@@ -139,6 +139,33 @@ def test_what_the_template_refuses_is_a_bad_row(tokenizer, write):
     assert "no system" in found.report.dropped["refused by the template"].message
 
 
+HEADED = (
+    "{% for m in messages %}{{ m.name or '' }}"
+    "{% for call in m.tool_calls or [] %}{{ 'w5 ' + call.name }}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"tool_calls": 5}, {"tool_calls": [{"name": None}]}, {"tool_calls": [{}]}, {"name": "\ud800"},
+     {"role": "\ud800"}],
+    ids=repr,
+)  # fmt: skip
+def test_a_row_that_the_template_trips_over_is_a_bad_row(tokenizer, write, more):
+    tokenizer.chat_template = tokenizer.chat_template.replace("{% for m in messages %}", HEADED)
+    prompt, response = row(2)["messages"]
+    odd = {"messages": [prompt, {**prompt, **more}, response]}
+    found = load_examples(write([row(0), odd, row(1)]), tokenizer, [1], 0)
+    assert words(found) == [0, 1]
+    assert found.report.lost == 1
+
+
+def test_a_template_with_another_end_is_no_matter_of_rows(tokenizer, write):
+    tokenizer.chat_template = tokenizer.chat_template.replace("<end>", "<user>")
+    with pytest.raises(DataError, match=r"d.jsonl, line 1: .* ends a response with '<user>'"):
+        load_examples(write([row(i) for i in range(5)]), tokenizer, [1], 0)
+
+
 def test_a_template_at_fault_is_no_matter_of_rows(tokenizer, write):
     tokenizer.chat_template = (
         "{% for m in messages %}{{ m.role + ' ' + m.content + ' <end> ' }}{% endfor %}"
