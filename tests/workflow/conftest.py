@@ -84,9 +84,10 @@ class Checkout:
                 stderr=file,
             )
 
-    def jobs(self, *words: str, target: str = "all") -> set[str]:
+    def jobs(self, *words: str, target: str = "all", **environment: str) -> set[str]:
         """The jobs that a dry run lists, each as its rule and its first output."""
-        done = self.run("snakemake", "--dry-run", "--cores", "8", *words, "--", target)
+        words = ("snakemake", "--dry-run", "--cores", "8", *words, "--", target)
+        done = self.run(*words, **environment)
         assert done.returncode == 0, done.stdout + done.stderr
         listed = []
         for line in (done.stdout + done.stderr).splitlines():

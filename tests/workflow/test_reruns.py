@@ -144,12 +144,28 @@ def test_the_learning_rate_retrains_everything(finished):
 
 @pytest.mark.parametrize(
     "setting",
-    ["training={threads: 2}", "training={logging_steps: 7}", "scales={toy-s: {paper: 7B}}"],
+    [
+        "training={threads: 2}",
+        "training={logging_steps: 7}",
+        "training={processes: 2}",
+        "training={accelerate: config/accelerate/one_gpu.yaml}",
+        "evaluation={processes: 2}",
+        "evaluation={gpus_per_process: 2}",
+        "scales={toy-s: {paper: 7B}}",
+    ],
 )
 def test_settings_that_shape_no_model_retrain_nothing(finished, setting):
     jobs = finished.jobs("--config", setting)
     assert not rules(jobs) & {"train", "evaluate", "throughput"}
     assert "report" in rules(jobs)
+
+
+@pytest.mark.parametrize("gpus", ["", "0", "0,1"])
+def test_whether_this_machine_has_gpus_runs_nothing(finished, gpus):
+    """As where a study that a cluster has finished is looked at from a login node."""
+    assert finished.jobs(CUDA_VISIBLE_DEVICES=gpus) == set()
+    together = finished.jobs("--config", "training={processes: 2}", CUDA_VISIBLE_DEVICES=gpus)
+    assert not rules(together) & {"train", "evaluate", "throughput", "arrivals", "training_cost"}
 
 
 def test_a_threshold_evaluates_the_mars_variants_again(finished):

@@ -1,5 +1,8 @@
 # base → ar_sft → every variant: one job for each trained run.
 
+# No parameter of the rule: another one, or that of another machine, shapes no model.
+LAUNCHER = training_launcher()
+
 
 # One variant. A killed job goes on from trainer/, which is no output and so is kept.
 rule train:
@@ -24,12 +27,11 @@ rule train:
     resources:
         **NEEDS["train"],
     params:
-        python=training_launcher(),
         config=config_file,
         settings=training_settings,
         parent=training_parent,
         out=subpath(output.curve, parent=True),
     shell:
-        "exec {params.python} -m mars train --config {params.config:q} --seed {wildcards.seed}"
+        "exec {LAUNCHER} -m mars train --config {params.config:q} --seed {wildcards.seed}"
         " --scale {wildcards.scale} --variant {wildcards.variant}"
         " --parent {params.parent:q} --out {params.out:q} &> {log:q}"
