@@ -321,15 +321,14 @@ def plan(args: argparse.Namespace) -> None:
 
 
 def fetch(args: argparse.Namespace) -> None:
-    study = load_study(args.config)
-    from mars.config.files import read_yaml
+    study = load_study(args.config, args.set)
     from mars.planning.fetch import Fetcher
     from mars.planning.manifest import FetchError, Manifest
     from mars.planning.wanted import wanted
 
     # What lies below data_root already is no hub dataset any more, and is still to be looked at.
-    raw = read_yaml(Path(args.config), "study files") | {"data_root": None}
-    items, to = wanted(parse_study(raw, args.config)), args.to or study.data_root
+    items = wanted(load_study(args.config, [*args.set, "data_root=null"]))
+    to = args.to or study.data_root
     if not items:
         print("nothing to fetch: the study needs no network")
         return

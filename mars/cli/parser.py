@@ -223,8 +223,7 @@ def _fetch_options(fetch: _Command) -> None:
         "that its source tells, and noted in manifest.json there. The same command goes on with "
         "what was interrupted."
     )
-    add = fetch.parser.add_argument
-    add("--config", "--configfile", required=True, help="study file, e.g. config/paper.yaml")
+    add = fetch.changed_study().parser.add_argument
     add("--to", metavar="FOLDER", help="default: the study's data_root")
     add("--list", action="store_true", help="say what would be fetched, and do nothing")
     add("--verify", action="store_true", help="hash what is there again; needs no network")
@@ -236,10 +235,7 @@ def _plan_options(plan: _Command) -> None:
         "rates (mars/planning/rates.yaml), which says of each whether it was measured or assumed. "
         "Nothing is run and nothing is downloaded."
     )
-    add = plan.parser.add_argument
-    add("--config", "--configfile", required=True, help="study file, e.g. config/paper.yaml")
-    change = "change a setting, as snakemake --config does, e.g. checkpoints=released"
-    add("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help=change)
+    add = plan.changed_study().parser.add_argument
     add("--device", help="of the table; default: cpu-core for toy models, else h200")
     add("--flops", type=float, help="FLOP/s that one device achieves in training, e.g. 3e14")
     add("--rates", metavar="FILE", help="YAML of the table's form; replaces entries it has")
@@ -288,6 +284,13 @@ class _Command:
 
     def study(self) -> _Command:
         return self.option("--config", "study file, e.g. results/embedded/config.yaml")
+
+    def changed_study(self) -> _Command:
+        add = self.parser.add_argument
+        add("--config", "--configfile", required=True, help="study file, e.g. config/paper.yaml")
+        change = "change a setting, as snakemake --config does, e.g. checkpoints=released"
+        add("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help=change)
+        return self
 
     def seed(self) -> _Command:
         return self.option("--seed", "one of the study's seeds", kind=int)

@@ -65,7 +65,8 @@ def check_bases(study: Study, name: str) -> dict[str, Source]:
             base = study.base(scale)
             found[scale] = open_checkpoint(base, study.training.dtype, generate=False)
         except (CheckpointError, EvaluationError) as error:
-            raise ConfigError(f"{name}: scales.{scale}.base: {error}") from None
+            told = _fetched_by(study, name, error)
+            raise ConfigError(f"{name}: scales.{scale}.base: {told}") from None
     return found
 
 
@@ -82,9 +83,15 @@ def check_given(study: Study, name: str) -> list[str]:
         try:
             source = open_checkpoint(ref, study.training.dtype, generate=False)
         except (CheckpointError, EvaluationError) as error:
-            raise ConfigError(f"{name}: {key}: {error}") from None
+            raise ConfigError(f"{name}: {key}: {_fetched_by(study, name, error)}") from None
         lines.append(f"{key}: {source.checkpoint}")
     return lines
+
+
+def _fetched_by(study: Study, name: str, error: Exception) -> str:
+    """What is wrong with a checkpoint; a command that fetches it is this study's."""
+    released = " --set checkpoints=released" * (study.checkpoints == "released")
+    return str(error).replace("--config …", f"--config {name}{released}")
 
 
 def check_benchmarks(

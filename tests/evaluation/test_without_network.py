@@ -101,7 +101,13 @@ def test_what_was_not_fetched_is_one_line_and_no_connection(
     assert cli.main(check) == 2
     said = capsys.readouterr().err
     assert "scales.tiny.base: owner/tiny: no folder of that name here, and the hub cannot" in said
-    assert "`mars fetch" in said
+    assert f"`mars fetch --config {file}` puts a study's models" in said
+    released = {"base": "embedded:toy-s", "released": {"sft": "authors/sft"}}
+    file.write_text(yaml.safe_dump(raw | {"scales": {"tiny": released}, "checkpoints": "released"}))
+    assert cli.main(check) == 2
+    said = capsys.readouterr().err
+    assert "scales.tiny.released.sft: authors/sft: no folder of that name here" in said
+    assert f"`mars fetch --config {file} --set checkpoints=released`" in said
     file.write_text(yaml.safe_dump(raw | {"scales": {"tiny": {"base": "embedded:toy-s"}}}))
     assert cli.main(["data", "--config", str(file)]) == 2
     said = capsys.readouterr().err

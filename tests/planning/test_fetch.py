@@ -193,6 +193,27 @@ def test_verify_finds_what_changed_without_a_network(hub, asked, capsys):
     assert hub.asked == []
 
 
+def test_released_checkpoints_are_fetched_where_a_setting_asks_for_them(hub, asked, capsys):
+    words, root = asked
+    raw = yaml.safe_load(Path(words[-1]).read_text())
+    raw["scales"]["s"]["released"] = {"a": "authors/a-released"}
+    Path(words[-1]).write_text(yaml.safe_dump(raw))
+    released = {"config.json": b"{}", "model.safetensors": b"w"}
+    hub.repositories["models/authors/a-released"] = released
+    assert cli.main([*words, "--set", "checkpoints=released"]) == 0, capsys.readouterr().err
+    trains = "datasets/owner/talk/data/train-0.jsonl"
+    weights = [f"models/authors/a-released/{name}" for name in released]
+    assert files_of(root) == {*EXPECTED, *weights, "manifest.json"} - {trains}
+    hub.asked.clear()
+    assert cli.main([*words, "--set", "checkpoints=released"]) == 0  # they are no folders now
+    assert hub.asked == []
+    assert cli.main(words) == 0
+    assert [path.rsplit("/", 1)[1] for path in hub.asked] == ["train-0.jsonl"]
+    elsewhere = root.with_name("elsewhere")
+    assert cli.main([*words, "--list", "--set", f"data_root={elsewhere}"]) == 0
+    assert f"{elsewhere}/models/owner/model-1M" in capsys.readouterr().out
+
+
 def test_a_listing_has_sizes_and_fetches_nothing(hub, asked, capsys):
     words, root = asked
     hub.gated.add("datasets/owner/talk")
