@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,7 @@ from mars.analysis.speed import Grid
 from mars.analysis.statistics import Estimate
 from mars.analysis.summary import summarise
 from mars.analysis.tables import build
-from mars.config import Study
+from mars.config import Study, parse_study
 
 from . import synthetic
 
@@ -53,8 +54,16 @@ def test_the_numbers_behind_the_verdicts_are_those_of_the_tables():
     assert numbers[3] == [-18.8, -9.9]
     assert numbers[4] == [-3.1, -0.35]
     assert numbers[5] == [1.46, 1.68, 0.3, 0.2]
-    assert numbers[6] == [-1.7, -0.6, -2.2, -1.2]  # GSM8K and HumanEval, both scales
-    assert numbers[7] == [-5.8, -4.9, -6.3, -4.1, -5.2, -4.9, -5.0, -6.3, -3.0, -4.0]
+    assert numbers[6] == [  # GSM8K and HumanEval: 0.5B at B = 4, 8, 16, and 7B at B = 4
+        *(-1.7, -0.6, -1.1, -0.6, -2.6, 0.0),
+        *(-2.2, -1.2),
+    ]
+    assert numbers[7] == [
+        *(-5.8, -4.9, -6.3, -4.1, -5.2),
+        *(-7.0, -5.5, -5.0, -4.5, -5.0),
+        *(-4.3, -5.2, -5.4, -2.8, -5.4),
+        *(-4.9, -5.0, -6.3, -3.0, -4.0),
+    ]
     assert numbers[8][:3] == [0.90, 0.49, 0.23]
     assert numbers[8][3] == pytest.approx((0.23 / 0.90) ** 0.5, abs=1e-3)  # two doublings
     assert numbers[8][4] == 1.71
@@ -260,6 +269,39 @@ def test_a_study_without_a_part_says_what_it_would_need(tmp_path):
     rows = {row["id"]: row for row in build("claims", study, tmp_path / "none").sections[0].rows}
     assert rows[8]["what"].startswith("Not part of this study. Needs a throughput section")
     assert all(row["ours"] is None for row in rows.values() if "ours" in row)
+
+
+def test_half_of_a_claim_is_not_the_claim(study, partial):
+    """Its reasoning benchmarks are two, and of its caches the block cache is one."""
+    raw = study.model_dump(mode="json")
+    del raw["evaluation"]["benchmarks"]["toy_mmlu_pro"]
+    raw["throughput"]["cache_blocks"] = [16]
+    path = partial / "seed0/throughput.csv"
+    runs = pd.read_csv(path)
+    batch = runs["batch_size"]
+    runs.loc[runs["cache"] == "none", "seconds"] *= 2 * batch  # slower than AR, the more so
+    runs.to_csv(path, index=False)
+    half = parse_study(raw)
+    found = {f.claim.id: f for f in findings(half, partial)}
+    for claim in (3, 8):
+        assert {part.verdict for part in found[claim].parts} == {REPRODUCED}
+        assert found[claim].verdict == UNMEASURED
+    rows = {row["id"]: row for row in build("claims", half, partial).sections[0].rows}
+    assert rows[8]["what"].startswith("Not all of it in this study. Needs a throughput section")
+
+
+def test_half_of_a_claim_can_refute_it(study, partial):
+    raw = study.model_dump(mode="json")
+    del raw["evaluation"]["benchmarks"]["toy_mmlu_pro"]
+    half = parse_study(raw)
+    runs = partial / "seed0/toy-s"
+    shutil.rmtree(runs / "block_diffusion_b4/evaluation/toy_bbh")
+    ar, ours = (pd.read_csv(runs / v / "evaluation.csv") for v in ("ar_sft", "block_diffusion_b4"))
+    same = ar[(ar["benchmark"] == "toy_bbh") & (ar["decoder"] == "ar")].iloc[0]
+    at = ours["benchmark"] == "toy_bbh"
+    ours.loc[at, ["score", "records"]] = [same["score"], same["records"]]  # nothing is lost
+    ours.to_csv(runs / "block_diffusion_b4/evaluation.csv", index=False)
+    assert {f.claim.id: f.verdict for f in findings(half, partial)}[3] == REFUTED
 
 
 @pytest.mark.parametrize("repeats", [2, 3, 5])

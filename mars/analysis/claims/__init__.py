@@ -76,7 +76,11 @@ def conditions(claim: Claim, evidence: Evidence) -> list[tuple[tuple[Any, ...], 
 
 
 def judge(claim: Claim, evidence: Evidence, beside: Evidence | None = None) -> Finding:
-    """The verdict on a claim, with the numbers of other evidence (the paper's) beside."""
+    """The verdict on a claim, with the numbers of other evidence (the paper's) beside.
+
+    What a claim asks for and the evidence has no part of is not measured: half of a claim may
+    refute it, but does not make it true.
+    """
     made = conditions(claim, evidence)
     theirs = dict(conditions(claim, beside)) if beside else {}
     among = max(1, sum(condition.bound is not None for _, condition in made))
@@ -88,7 +92,11 @@ def judge(claim: Claim, evidence: Evidence, beside: Evidence | None = None) -> F
         )
         for key, condition in made
     ]
-    return Finding(claim, of_claim([p.verdict for p in parts if p.verdict]), parts)
+    verdicts = [part.verdict for part in parts if part.verdict]
+    asked = {i for i, settings in enumerate(claim.conditions) if "bound" in settings}
+    if asked - {key[0] for key, _ in made}:
+        verdicts.append(UNMEASURED)
+    return Finding(claim, of_claim(verdicts), parts)
 
 
 def findings(study: Study, results: Path) -> list[Finding]:

@@ -42,13 +42,12 @@ Check = Callable[[Evidence, Settings], Iterator[Condition]]
 
 
 def difference(evidence: Evidence, settings: Settings) -> Iterator[Condition]:
-    """One model's score minus another's, on the mean or on each of some columns."""
+    """One model's score minus another's, on the mean or on one column."""
     model, minus = Model(**settings["model"]), Model(**settings["minus"])
+    column = settings.get("column")
+    on = None if column is None else [column]
     for scale in evidence.scales:
-        for column in settings.get("columns", [None]):
-            on = None if column is None else [column]
-            if not (evidence.has(scale, model, on) and evidence.has(scale, minus, on)):
-                continue
+        if evidence.has(scale, model, on) and evidence.has(scale, minus, on):
             yield Condition(
                 (evidence.paper_scale(scale), column),
                 f"{scale}: {model} − {minus}, {column or 'mean'}",
@@ -92,9 +91,8 @@ def pace(evidence: Evidence, settings: Settings) -> Iterator[Condition]:
 
 
 def steps(evidence: Evidence, settings: Settings) -> Iterator[Condition]:
-    """What each step to the next lower τ changes, on each benchmark of the frontier."""
-    model = Model(**settings["model"])
-    for scale in evidence.scales:
+    """What each step to the next lower τ changes, for every B on each benchmark of the frontier."""
+    for scale, model in _every_size(evidence, settings):
         for column in evidence.panels:
             taus = evidence.thresholds(scale, model, column)
             for above, below in pairwise(t for t in taus if t >= settings["down_to"]):
@@ -103,9 +101,8 @@ def steps(evidence: Evidence, settings: Settings) -> Iterator[Condition]:
                     Term(-1, model._replace(tau=above), column),
                 ]
                 yield Condition(
-                    (evidence.paper_scale(scale), column, above, below),
-                    f"{scale}: {model.name} B = {model.block_size}, {column}, "
-                    f"τ = {above:g} to {below:g}",
+                    (evidence.paper_scale(scale), model.block_size, column, above, below),
+                    f"{scale}: {model}, {column}, τ = {above:g} to {below:g}",
                     evidence.score(scale, change),
                     _bound(settings),
                     evidence.sources(scale, [model]),
@@ -113,12 +110,12 @@ def steps(evidence: Evidence, settings: Settings) -> Iterator[Condition]:
 
 
 def loses_most(evidence: Evidence, settings: Settings) -> Iterator[Condition]:
-    """How much more one benchmark changes from τ = 1 than each other one does."""
-    model, most = Model(**settings["model"]), settings["column"]
-    one = model._replace(tau=1.0)
-    for scale in evidence.scales:
+    """How much more one benchmark changes from τ = 1 than each other one does, for every B."""
+    most = settings["column"]
+    for scale, model in _every_size(evidence, settings):
         if most not in evidence.columns or not evidence.has(scale, model):
             continue
+        one = model._replace(tau=1.0)
         for column in evidence.columns:
             if column == most:
                 continue
@@ -127,7 +124,7 @@ def loses_most(evidence: Evidence, settings: Settings) -> Iterator[Condition]:
                 *(Term(-1, model, column), Term(1, one, column)),
             ]
             yield Condition(
-                (evidence.paper_scale(scale), column),
+                (evidence.paper_scale(scale), model.block_size, column),
                 f"{scale}: {model}, change from τ = 1, {most} − {column}",
                 evidence.score(scale, change),
                 _bound(settings),
@@ -204,6 +201,13 @@ CHECKS: dict[str, Check] = {
 
 def _bound(settings: Settings) -> Bound | None:
     return Bound.parse(settings["bound"]) if "bound" in settings else None
+
+
+def _every_size(evidence: Evidence, settings: Settings) -> Iterator[tuple[str, Model]]:
+    """Each scale with the model of a check, at every B that it has there."""
+    for scale in evidence.scales:
+        for size in evidence.block_sizes(scale, settings["model"]["name"]):
+            yield scale, Model(**settings["model"], block_size=size)
 
 
 def _slope(x: np.ndarray) -> list[float]:

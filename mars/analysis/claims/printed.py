@@ -32,9 +32,9 @@ class Printed:
         return _scores(scale, model) is not None
 
     def block_sizes(self, scale: str, name: str) -> list[int]:
-        rows = paper.table("table3")
+        rows = pd.concat([paper.table("table2"), paper.table("table3")])
         found = rows[(rows["scale"] == scale) & (rows["model"] == name)]["block_size"].dropna()
-        return sorted(int(size) for size in found)
+        return sorted({int(size) for size in found})
 
     def thresholds(self, scale: str, model: Model, column: str) -> list[float]:
         swept = paper.facts()["thresholds_swept"]

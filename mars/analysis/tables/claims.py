@@ -53,7 +53,8 @@ def count(found: Sequence[Finding]) -> str:
 def _verdict(finding: Finding) -> Row:
     claim, part = finding.claim, finding.decisive
     row = {"id": claim.id, "sentence": claim.sentence, "where": claim.where}
-    numbers = _numbers(part) if part else {"what": f"Not part of this study. Needs {claim.needs}."}
+    lacks = "Not all of it in this study." if finding.parts else "Not part of this study."
+    numbers = _numbers(part) if part else {"what": f"{lacks} Needs {claim.needs}."}
     return {**row, **numbers, "verdict": finding.verdict}
 
 
