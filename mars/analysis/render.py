@@ -6,6 +6,7 @@ import csv
 import html
 import io
 import math
+import numbers
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -19,6 +20,14 @@ ABSENT = "–"
 """How a missing cell shows in Markdown and HTML; in CSV it is empty. It is never 0."""
 
 Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Told:
+    """A number read in words of its own (a duration, say): ``value`` is what sorts, and the CSV's."""
+
+    value: float
+    text: str
 
 
 @dataclass(frozen=True)
@@ -145,10 +154,11 @@ class Table:
                 cells = []
                 for i, c in enumerate(self.columns):
                     text = html.escape(show(c, row, section.signed))
+                    sort = _sort(row.get(c.key))
                     if i == self._heading:
-                        cells.append(f'<th scope="row">{text}</th>')
+                        cells.append(f'<th scope="row"{sort}>{text}</th>')
                     else:
-                        cells.append(f"<td{'' if c.text else _NUMBER}>{text}</td>")
+                        cells.append(f"<td{'' if c.text else _NUMBER}{sort}>{text}</td>")
                 parts.append(f"<tr{kind}>{''.join(cells)}</tr>")
             parts.append("</tbody></table></div>")
         if self.notes:
@@ -182,15 +192,25 @@ def show(column: Column, row: Row, signed: bool = False) -> str:
     if isinstance(value, Repeated):
         text = _number(value.value, decimals, signed)
         return text if value.sd is None else f"{text} ± {value.sd:.{decimals}f}"
+    if isinstance(value, Told):
+        return value.text
     if value is None or is_absent(value):
         return ABSENT
     if isinstance(value, bool | str):
         return str(value)
     if column.text:
-        return f"{value:g}"
+        return f"{value:,.0f}" if float(value).is_integer() else f"{value:g}"
     if row.get("probability"):
         return f"{value:.3f}" if value >= 0.001 else "< 0.001"
     return _number(float(value), decimals, column.signed or (signed and column.estimate))
+
+
+def _sort(value: Any) -> str:
+    """What a cell is sorted by, as an attribute: its number, where it has one."""
+    if isinstance(value, Estimate | Repeated | Told):
+        value = value.value
+    known = isinstance(value, numbers.Real) and not isinstance(value, bool) and value == value
+    return f' data-sort="{value:.9g}"' if known else ""
 
 
 def is_absent(value: Any) -> bool:
@@ -206,6 +226,8 @@ def _number(value: float, decimals: int, signed: bool) -> str:
 
 
 def _exact(value: Any) -> str:
+    if isinstance(value, Told):
+        value = value.value
     if is_absent(value):
         return ""
     return f"{value:.6g}" if isinstance(value, float) else str(value)

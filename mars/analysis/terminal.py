@@ -14,7 +14,7 @@ from rich.text import Text
 
 from mars.analysis import labels
 from mars.analysis.missing import missing
-from mars.analysis.render import Column, Row, Section, Table, is_absent, show
+from mars.analysis.render import Column, Row, Section, Table, Told, is_absent, show
 from mars.analysis.results import ResultsError
 from mars.analysis.statistics import Estimate, Repeated
 from mars.analysis.summary import mean_over, summarise
@@ -178,6 +178,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Estimate):
         low, high = value.interval or (None, None)
         return {"value": _plain(value.value), "low": low, "high": high}
+    if isinstance(value, Told):
+        return value.value
     if isinstance(value, Repeated):
         return {"value": _plain(value.value), "sd": value.sd}
     if is_absent(value):

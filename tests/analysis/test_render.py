@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import errno
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mars import cli
-from mars.analysis import render
+from mars.analysis import render, terminal
+from mars.analysis.render import Column, Section, Table, Told
+from mars.analysis.statistics import Estimate, Repeated
+
+from . import synthetic
 
 
 def no_space(self: Path, *_: object, **__: object) -> None:
@@ -50,3 +56,47 @@ def test_a_forbidden_folder_is_one_line():
     assert cli._for_the_user(error) == (
         "results/x: Permission denied: allow it, or choose another folder"
     )
+
+
+def test_numbers_in_words_are_sorted_by_their_value():
+    """A duration, an exponent and a p-value have the number itself beside what is read."""
+    columns = [
+        Column("name", "Name", text=True),
+        Column("spent", "Spent", text=True),
+        Column("score", "Score", estimate=True),
+        Column("speed", "Speed", spread=True),
+        Column("p", "p"),
+    ]
+    row = {
+        "name": "a",
+        "spent": Told(3720.0, "1 h 02 min"),
+        "score": Estimate(50.0, np.array([40.0, 60.0])),
+        "speed": Repeated(1234.5, None),
+        "p": 0.0001,
+        "probability": True,
+    }
+    table = Table("t", "T", columns, [Section("T", [row, {"name": "b"}])])
+    cells = re.findall(r"<td([^>]*)>([^<]*)</td>", table.html())
+    assert cells[:4] == [
+        (' data-sort="3720"', "1 h 02 min"),
+        (' class="number" data-sort="50"', "50.0"),
+        (' class="number" data-sort="1234.5"', "1234.5"),
+        (' class="number" data-sort="0.0001"', "&lt; 0.001"),
+    ]
+    assert cells[4] == ("", "–")
+    assert table.csv().splitlines()[1] == "a,3720,50,40.5,59.5,1234.5,,0.0001"
+    assert terminal.as_json(table, synthetic.embedded())["sections"][0]["rows"][0]["spent"] == 3720
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (10_000_000, "10,000,000"),
+        (999, "999"),
+        (4.0, "4"),
+        (0.95, "0.95"),
+        (np.int64(12_000), "12,000"),
+    ],
+)
+def test_counts_are_read_in_thousands(value, said):
+    assert render.show(Column("n", "N", text=True), {"n": value}) == said

@@ -180,6 +180,16 @@ def test_a_table_is_sorted_by_mouse_and_by_keyboard(page):
     assert heads[at].get_attribute("aria-sort") is None
 
 
+def test_exponents_are_sorted_by_what_they_are(page):
+    table = page.find_element(By.CSS_SELECTOR, "#table-training_overhead + .scroll table")
+    heads = table.find_elements(By.CSS_SELECTOR, "thead th")
+    at = [head.text for head in heads].index("FLOP")
+    heads[at].find_element(By.TAG_NAME, "button").click()
+    found = [float(cell) for cell in columns(table)[at] if cell != "–"]
+    assert len(set(found)) > 1
+    assert found == sorted(found)
+
+
 def test_without_scripts_one_threshold_and_every_table_can_be_read(page, address):
     page.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:

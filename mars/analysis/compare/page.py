@@ -25,7 +25,7 @@ from mars.analysis.compare.numbers import (
 )
 from mars.analysis.environment import environment
 from mars.analysis.missing import again, configfile, missing
-from mars.analysis.render import Column, Row, Section, Table, write_text
+from mars.analysis.render import Column, Row, Section, Table, Told, write_text
 from mars.analysis.report.page import Part, page, terms
 from mars.analysis.results import as_rows, load_evaluation, training_costs
 from mars.config import Study
@@ -172,7 +172,8 @@ def difference_table(study: Study, found: Sequence[Against]) -> Table:
                 "ours": paired.ours,
                 "theirs": paired.theirs,
                 "difference": paired.difference,
-                "p": _p(paired.p),
+                "p": paired.p,
+                "probability": True,
                 "pace": paired.pace,
                 "pace_theirs": paired.pace_theirs,
             }
@@ -190,11 +191,6 @@ def difference_table(study: Study, found: Sequence[Against]) -> Table:
         Column("pace_theirs", "its tokens per forward", 2, True),
     ]
     return Table("differences", "Differences", columns, sections, [], len(study.seeds))
-
-
-def _p(value: float | None) -> str | None:
-    """A p-value as it is printed: one that is not 0 does not show as 0."""
-    return None if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def _differences(study: Study, found: Sequence[Against]) -> str:
@@ -281,10 +277,10 @@ def cost_table(study: Study, runs: Sequence[Run], results: Path) -> Table:
         row: dict[str, Any] = {"model": variant, "scale": scale, "seed": seed}
         if cost := costs.get(run):
             row["examples"] = int(cost["examples"])
-            row["trained"] = durations.text(float(cost["seconds"]))
+            row["trained"] = _duration(float(cost["seconds"]))
         if settings := decoded.get(run):
             row["documents"] = sum(int(one["documents"]) for one in settings)
-            row["decoded"] = durations.text(sum(float(one["seconds"]) for one in settings))
+            row["decoded"] = _duration(sum(float(one["seconds"]) for one in settings))
             row["checkpoint"] = str(settings[0]["checkpoint"])[:12]
         rows.append(row)
     columns = [
@@ -298,6 +294,10 @@ def cost_table(study: Study, runs: Sequence[Run], results: Path) -> Table:
         Column("checkpoint", "Checkpoint", text=True),
     ]
     return Table("cost", "What it took", columns, [Section("What it took", rows)])
+
+
+def _duration(seconds: float) -> Told:
+    return Told(seconds, durations.text(seconds))
 
 
 def _shared(study: Study) -> str:

@@ -5,9 +5,10 @@ for (const table of document.querySelectorAll("main table")) {
   const original = body ? [...body.rows] : [];
   if (original.length < 2) continue;
 
-  const text = (row, column) => row.cells[column].textContent.trim();
+  const text = (row, column) =>
+    row.cells[column].dataset.sort ?? row.cells[column].textContent.trim();
   const number = (words) => {
-    const found = words.replaceAll("−", "-").replaceAll(",", "").match(/^[+-]?\d+(\.\d+)?/);
+    const found = words.replaceAll("−", "-").replaceAll(",", "").match(/^[+-]?\d+(\.\d+)?(e[+-]?\d+)?/);
     return found ? Number(found[0]) : NaN;
   };
   const absent = (words) => words === "" || words === "–";

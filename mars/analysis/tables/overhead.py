@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from mars.analysis import labels, paper
-from mars.analysis.render import Column, Row, Section, Table
+from mars.analysis.render import Column, Row, Section, Table, Told
 from mars.analysis.results import load_training_cost, of_every_seed, training_costs
 from mars.analysis.statistics import Repeated
 from mars.config import Study, TrainingCost
@@ -199,7 +199,7 @@ def _cost(study: Study, costs: pd.DataFrame, scale: str, name: str) -> dict[str,
         "total": seconds,
         "step": None if seconds is None else seconds / examples * study.training.batch_size,
         "tokens": None if clean is None else (clean + (of("masked_tokens") or 0)) / examples,
-        "total_flops": None if flops is None else f"{flops:.2e}",
+        "total_flops": None if flops is None else Told(flops, f"{flops:.2e}"),
         "flops": None if flops is None else flops / examples,
         "memory": of("peak_memory_mb"),
     }
