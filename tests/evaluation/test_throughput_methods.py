@@ -31,6 +31,7 @@ from mars.evaluation.throughput.machine import _bytes_of, peak_memory_mb
 from mars.evaluation.throughput.opponents import TransformersGenerate
 from mars.evaluation.throughput.released import ReleasedDecoder
 from mars.evaluation.throughput.replay import Draws, easy_rate, replaying
+from mars.models import load_model
 
 prompt_lists = st.lists(
     st.lists(st.integers(2, VOCABULARY - 2), min_size=1, max_size=9), min_size=1, max_size=5
@@ -100,6 +101,27 @@ def test_released_reaches_the_context_and_no_further():
 
 
 # --------------------------------------------------------------------------- transformers
+
+
+@pytest.mark.parametrize(
+    "shaping",
+    [
+        {"repetition_penalty": 1.1},  # as that of Qwen2.5-Instruct
+        {"no_repeat_ngram_size": 2},
+        {"num_beams": 3},
+    ],
+    ids=lambda shaping: next(iter(shaping)),
+)
+def test_what_a_checkpoint_says_of_generation_leaves_generate_greedy(shaping):
+    model = load_model("embedded:toy-s")
+    ends = (model.generation_config.eos_token_id,)
+    asked = [Request(tuple(range(20, 40)), 24), Request((30, 31), 24)]
+    ours = make(model, decoder="ar", mask_id=model.config.vocab_size - 1, end_ids=ends)
+    for name, value in shaping.items():
+        setattr(model.generation_config, name, value)
+    opponent = TransformersGenerate(model, cache="dynamic", pad_id=0, end_ids=ends)
+    assert outline(opponent.generate(asked)) == outline(ours.generate(asked))
+    assert vars(model.generation_config).items() >= shaping.items()  # it stays the model's
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import torch
 from torch import LongTensor
-from transformers import CompileConfig
+from transformers import CompileConfig, GenerationConfig
 
 from mars.decoding.contract import DecodingError, Generation, Request, Work
 
@@ -40,7 +40,7 @@ class TransformersGenerate:
             "do_sample": False,
             "use_cache": True,
             "pad_token_id": pad_id,
-            "eos_token_id": self._ends or None,  # None overrules the model's own
+            "eos_token_id": self._ends or None,
         }
         if self._static:
             self._options["cache_implementation"] = "static"
@@ -54,9 +54,14 @@ class TransformersGenerate:
         if any(r.max_new_tokens != budget or r.stop or r.tau for r in requests):
             raise DecodingError("generate takes one max_new_tokens a batch, no stop, no tau")
         ids, seen = self._padded(requests)
-        made = self._model.generate(
-            ids, attention_mask=seen, max_new_tokens=budget, **self._options
-        )[:, ids.shape[1] :]
+        # what a checkpoint says of generation (a repetition penalty, say) would not be greedy
+        told, self._model.generation_config = self._model.generation_config, GenerationConfig()
+        try:
+            made = self._model.generate(
+                ids, attention_mask=seen, max_new_tokens=budget, **self._options
+            )[:, ids.shape[1] :]
+        finally:
+            self._model.generation_config = told
         self._count(len(requests), ids.shape[1], made.shape[1], budget)
         return [self._generation(row) for row in made.tolist()]
 
