@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 
 PARENT_VARIABLE = "MARS_WORKFLOW_PID"
-SAVING_SECONDS = 120.0  # what a job that saves on SIGTERM is given when its workflow is gone
+SAVING_SECONDS = 600.0  # what a job that saves on SIGTERM is given: 7B writes 91 GB
 
 
 def end_with_workflow(poll_seconds: float = 1.0) -> None:

@@ -1,8 +1,8 @@
 """What a study will cost: its jobs, checkpoints, hours and disk, and how much of it is there.
 
 Every hour is work ÷ rate: floating-point operations from the models' sizes and the study's
-settings, rates from ``rates.yaml``. Where a number can only be bounded (the length of an answer)
-the bound is used, so that evaluations cost at most what is said.
+settings, rates from ``rates.yaml``. Of the length of an answer the bound is used where nothing else
+is known; prompts are not counted.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from mars.config import Decoding, Study
 from mars.planning.rates import Rates
 from mars.planning.sizes import parameters
 
-_WEIGHT_BYTES = {"bfloat16": 2, "float32": 4, "float64": 4}
-_STATE_BYTES = 12  # of a parameter while it is trained: weights, and two moments, in float32
+_STATES = 3  # of a run on disk at once: the two that are kept, and the one being written
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,7 @@ def make_plan(
         tuple(stages),
         trained.jobs if trained else 0,
         trained.done if trained else 0,
-        max(sizes, default=0.0) * _STATE_BYTES,
+        max(sizes, default=0.0) * costs.weight_bytes * 3 * _STATES,  # weights, and two moments
         tuple(costs.notes()),
     )
 
@@ -132,6 +131,8 @@ class _Costs:
     def __init__(self, study: Study, rates: Rates) -> None:
         self.study = study
         self.rates = rates
+        # of a trained parameter, on disk; bfloat16 is autocast over float32
+        self.weight_bytes = 8 if study.training.dtype == "float64" else 4
         self.sizes = {scale: parameters(study, scale) for scale in study.scales}
         source, longest = study.data.source, study.data.max_length
         self.tokens, self.response, self.example_note = rates.example(source, longest)
@@ -147,7 +148,7 @@ class _Costs:
             for scale, variant in study.runs():
                 run = f"{folder}/{scale}/{variant}"
                 if study.is_trained(variant):
-                    weights = _WEIGHT_BYTES.get(study.training.dtype, 2) * self.size(scale)
+                    weights = self.weight_bytes * self.size(scale)
                     hours = self.training_hours(scale, variant)
                     yield Job("train", f"{run}/training.json", hours, weights)
                 hours, answers = self.evaluation_hours(scale, variant)
@@ -245,7 +246,10 @@ class _Costs:
         known = self.rates.table["benchmarks"]
         names = list(self.study.evaluation.benchmarks)
         if bound := [name for name in names if "tokens" not in known.get(name, {})]:
-            yield f"answers: at most the budget, a token a forward ({', '.join(bound)})"
+            yield (
+                f"answers: as long as the budget, a token a forward ({', '.join(bound)}); prompts "
+                "are not counted"
+            )
         if unknown := [name for name in names if "documents" not in known.get(name, {})]:
             count = self.rates.table["documents"]
             yield f"documents: taken as {count} of each of {', '.join(unknown)}"

@@ -73,6 +73,16 @@ def test_masks_cost_what_they_are_columns_of():
     assert mars / plain == pytest.approx(1 + share * 3 / 4)
 
 
+@pytest.mark.parametrize(("dtype", "each"), [("bfloat16", 4), ("float32", 4), ("float64", 8)])
+def test_disk_is_of_weights_as_training_saves_them(dtype, each):
+    """Computing in bfloat16 keeps them in float32; three states of a run are there at once."""
+    made = study(training=QUICK["training"] | {"dtype": dtype})
+    plan, (size, _) = make_plan(made, CPU, {}), parameters(made, "toy-s")
+    disk = {stage.rule: stage.disk for stage in plan.stages}
+    assert disk["train"] == pytest.approx(5 * size * each)
+    assert plan.training_disk == pytest.approx(3 * size * 3 * each)
+
+
 def test_the_size_of_a_model_that_is_not_here_is_in_its_name():
     hub = {"a": {"base": "Qwen/Qwen2.5-0.5B-Instruct"}, "b": {"base": "x/y", "paper": "7B"}}
     made = study(scales=hub)
@@ -129,6 +139,8 @@ def test_the_command_prints_a_page_or_json(capsys, monkeypatch):
     told = json.loads(capsys.readouterr().out)
     assert told["checkpoints"] == 14
     assert "assumed, not measured" in " ".join(told["notes"])
+    (answers,) = [note for note in told["notes"] if note.startswith("answers:")]
+    assert "prompts are not counted" in answers
 
 
 def test_settings_are_changed_without_a_file_of_their_own(capsys):

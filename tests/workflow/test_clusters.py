@@ -100,11 +100,11 @@ def of(submitted, job):
 def test_each_job_asks_for_its_gpus_memory_time_and_cores(slurm):
     _, _, submitted, _ = slurm
     first, second = of(submitted, "train")  # the second after the time limit
-    assert {"--gpus=1", "--cpus-per-task=3", "--signal=TERM@120"} <= set(first["rest"])
+    assert {"--gpus=1", "--cpus-per-task=3", "--signal=TERM@600"} <= set(first["rest"])
     assert (first["mem"], first["t"]) == ("4000", "1440")
     assert second["mem"] == "8000"
     for asked in of(submitted, "evaluate"):  # two processes, three GPUs each
-        assert {"--gpus=6", "--cpus-per-task=4", "--signal=TERM@120"} <= set(asked["rest"])
+        assert {"--gpus=6", "--nodes=1", "--cpus-per-task=4"} <= set(asked["rest"])
         assert (asked["mem"], asked["t"]) == ("8000", "1440")
 
 
@@ -121,7 +121,7 @@ def test_training_asks_for_what_all_its_processes_need(make_checkout, files, tmp
     done = made.run("snakemake", *words, *QUICK, "--", f"{run}/training.csv", **environment)
     assert done.returncode == 0, done.stdout + done.stderr
     (asked,) = submissions(tmp_path)
-    assert {"--gpus=8", "--cpus-per-task=32"} <= set(asked["rest"])
+    assert {"--gpus=8", "--nodes=1", "--cpus-per-task=32"} <= set(asked["rest"])
     each = int(asked["mem"]) / 8
     assert 4 * 7.6e9 / 1e6 < each < 64_000  # MB: the weights fit, and a node of 512 GB is enough
 
@@ -179,6 +179,7 @@ def pods(make_checkout, files, tmp_path_factory):
     stands_in = Path(__file__).with_name("fake_kubernetes")
     environment = {
         "PYTHONPATH": f"{stands_in}{os.pathsep}workflow/plugins",
+        "HF_HOME": "",
         "FAKE_KUBERNETES": str(notes),
         "FAKE_KUBERNETES_MAKES": json.dumps(makes),
     }
@@ -193,6 +194,8 @@ def pods(make_checkout, files, tmp_path_factory):
         (container,) = job["spec"]["template"]["spec"]["containers"]
         words = shlex.split(container["args"][1])
         assert words[:3] == ["cd", str(made.folder), "&&"]
+        cache = made.folder / "results" / ".cache" / "huggingface"  # on the volume
+        assert words[3:6] == ["export", f"HF_HOME={cache}", "&&"]
         asked = words[words.index("--target-jobs") + 1]
         rule = asked.split(":")[0]
         found[rule if rule in found else "small"].append(job)

@@ -115,3 +115,23 @@ def test_where_there_are_gpus_a_job_counts_and_claims_one_a_process(untouched):
     told = untouched.run(*dry, "--until", "train", CUDA_VISIBLE_DEVICES="GPU-a,GPU-b").stdout
     assert "exec python -m mars gpus 2 accelerate launch --multi_gpu --num_processes 2" in told
     assert set(re.findall(r"resources: .*gpu=(\d)", told)) == {"2"}
+
+
+@pytest.mark.parametrize(("gpus", "slots"), [("0,1", "2"), ("", "6")])
+def test_a_job_takes_a_slot_a_process_on_gpus_and_else_a_core(untouched, gpus, slots):
+    """Slots are what memory holds: on GPUs a process, whatever its threads, is one."""
+    dry = ("snakemake", "-n", "--cores", "16", "--resources", "slots=16", "--until", "train")
+    changed = ("--config", "training={processes: 2, threads: 3}")
+    told = untouched.run(*dry, *changed, CUDA_VISIBLE_DEVICES=gpus).stdout
+    assert set(re.findall(r"resources: .*slots=(\d+)", told)) == {slots}
+
+
+def test_a_further_attempt_asks_for_a_step_more_memory(untouched):
+    """Most come after a time limit: eight processes times the attempts fit no node."""
+    dry = ("snakemake", "-n", "--cores", "2", "--until", "train")
+    changed = ("--config", "training={processes: 8}")
+    asked = []
+    for attempt in ("1", "2", "3"):
+        told = untouched.run(*dry, "--attempt", attempt, *changed, CUDA_VISIBLE_DEVICES="0").stdout
+        asked += set(re.findall(r"resources: .*mem_mb=(\d+)", told))
+    assert asked == ["32000", "36000", "40000"]

@@ -1,21 +1,24 @@
 # The one place that says what jobs ask for. A profile's set-resources says otherwise.
 #
-# slots: of SLOTS, so that no more jobs run at once than this machine bears (common.smk)
+# slots: of SLOTS, so that no more jobs run at once than this machine bears (common.smk): a core
+#     each, and where a GPU computes, a process each
 # threads, of each rule: CPU threads of a process × processes, as the study says; a cluster's cores
 # gpu: GPUs; each job claims its own as it starts, or has them from SLURM or Kubernetes
-# mem_mb, runtime (minutes): for a cluster; a job that is stopped at its runtime goes on next time
+# mem_mb: for a cluster, whose profile says the minutes too (runtime); a job that is stopped at its
+#     runtime goes on next time
 
 
 def needs(processes=1, threads=1, gpus=1, **more):
     """A job with a model: processes that each have so many CPU threads, and GPUs if there are.
 
-    Memory is that of a process, times processes, times attempts: more where it was too little.
+    Memory is that of a process, times processes; each further attempt asks for a step more, since
+    most of them come after a time limit.
     """
     own = {"gpu": processes * gpus} if GPU else {}
+    memory = processes * max(LEAST_MB, JOB_MB)
     asked = {
-        "slots": min(SLOTS, threads * processes),
-        "mem_mb": lambda wildcards, attempt: attempt * processes * max(LEAST_MB, JOB_MB),
-        "runtime": 1440,
+        "slots": min(SLOTS, processes if GPU else threads * processes),
+        "mem_mb": lambda wildcards, attempt: memory + (attempt - 1) * LEAST_MB,
     }
     return asked | own | more
 

@@ -8,7 +8,9 @@ output, would be lost. Here it is told that they do share files, and its pods wo
 
 from __future__ import annotations
 
+import os
 import shlex
+from pathlib import Path
 
 import snakemake_executor_plugin_kubernetes as plugin
 from snakemake_executor_plugin_kubernetes import ExecutorSettings
@@ -29,7 +31,12 @@ common_settings = CommonSettings(
 
 
 class Executor(plugin.Executor):  # type: ignore[misc]
-    """The plugin's, whose pods start in the folder in which Snakemake was started."""
+    """The plugin's, whose pods start in the folder in which Snakemake was started.
+
+    What they download, and the rows they lay out, go there too: a pod's own disk is small.
+    """
 
     def get_job_exec_prefix(self, job: JobExecutorInterface) -> str:
-        return f"cd {shlex.quote(str(self.workflow.workdir_init))}"
+        folder = Path(self.workflow.workdir_init)
+        home = os.environ.get("HF_HOME") or folder / "results" / ".cache" / "huggingface"
+        return f"cd {shlex.quote(str(folder))} && export HF_HOME={shlex.quote(str(home))}"
