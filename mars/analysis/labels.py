@@ -18,7 +18,7 @@ def paper_model(variant: Variant) -> str | None:
     if variant.objective is None:
         return None if variant.checkpoint else "Base (no fine-tune)"
     if variant.objective == "ar_sft":
-        return CONTROL if len(set(variant.stages)) > 1 else AR_SFT
+        return CONTROL if len(variant.stages) > 1 else AR_SFT
     if variant.objective == "block_diffusion":
         return "Block Diffusion" if variant.alignment == "stream" else None
     if variant.objective == "mars" and variant.ar_weight in (0.0, 1.0):
@@ -64,7 +64,7 @@ def _rate(variant: Variant) -> str:
 def _called(name: str, variant: Variant) -> str:
     known = paper_model(variant)
     if known == CONTROL:
-        return "AR SFT, both stages (compute-matched)"
+        return "AR SFT, budget of both stages (compute-matched)"
     if variant.objective == "mars":
         if variant.alignment == "stream":
             return f"{known or name} (alignment as released)"

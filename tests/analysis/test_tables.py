@@ -23,7 +23,7 @@ from mars.analysis.statistics import Estimate, Repeated, holm
 from mars.analysis.summary import summarise
 from mars.analysis.tables import TABLES, build, write_table
 from mars.analysis.tables.forms import forms
-from mars.config import parse_study
+from mars.config import load_study, parse_study
 
 from . import synthetic
 from .conftest import FIXED
@@ -79,7 +79,7 @@ def test_columns_and_rows_are_in_the_papers_order(study, results):
     assert [r["model"] for r in small] == [
         "Base (no fine-tune)",
         "AR SFT",
-        "AR SFT, both stages (compute-matched)",
+        "AR SFT, budget of both stages (compute-matched)",
         "Block Diffusion",
         "MARS w/o SFT loss",
         "MARS w/o SFT loss (alignment as released)",
@@ -351,3 +351,28 @@ def test_analysis_imports_nothing_of_ours_but_the_configuration():
             if words[:1] in (["import"], ["from"]) and words[1].split(".")[0] == "mars":
                 module = words[1] if words[0] == "import" else f"{words[1]}.{words[3]}"
                 assert module.startswith(("mars.analysis", "mars.config")), (path, line)
+
+
+def test_what_a_study_did_otherwise_than_the_paper_is_said_as_it_did_it():
+    def notes(name: str, **change: object) -> str:
+        raw = load_study(synthetic.ROOT / "config" / f"{name}.yaml").model_dump(mode="json")
+        made = parse_study(raw | change)
+        return " ".join(build("table2", made, Path("nowhere")).notes)
+
+    assert "Here each stage has distinct examples, seen once, and the control is one schedule " in (
+        notes("embedded")
+    )
+    said = notes("paper")
+    assert "distinct" not in said
+    assert (
+        "Here both stages have the same examples, seen 5 times, and the control sees them 10"
+        in said
+    )
+    assert "Here" not in notes("paper", checkpoints="released")
+
+    def timed(name: str) -> str:
+        made = load_study(synthetic.ROOT / "config" / f"{name}.yaml")
+        return " ".join(build("table5", made, Path("nowhere")).notes)
+
+    assert "also ran" not in timed("paper")  # which times all of the paper's
+    assert "It also ran B_cache 64, 128 and 256." in timed("embedded")

@@ -71,8 +71,8 @@ def _points(study: Study) -> list[str]:
     if controls:
         points.append(
             f"{controls[0]} is the compute-matched control: one schedule from the base model over "
-            "the examples of both stages. Compute is matched in examples, as in the paper; the "
-            "training overhead table shows what MARS costs beside that."
+            "as many examples as the others see in both stages. Compute is matched in examples, as "
+            "in the paper; the training overhead table shows what MARS costs beside that."
         )
     return points
 
