@@ -77,6 +77,26 @@ def test_a_shard_that_is_missing(folder):
     refused(folder, "model-00001.safetensors is missing")
 
 
+@pytest.mark.parametrize("held", [{"weight_map": ["model.safetensors"]}, {}])
+def test_an_index_without_a_map_of_shards(folder, held):
+    (folder / "model.safetensors.index.json").write_text(json.dumps(held))
+    refused(folder, "model.safetensors.index.json: weight_map is no mapping")
+
+
+def test_weights_of_an_unknown_dtype(folder):
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes().replace(b'"F32"', b'"F99"', 1))
+    refused(folder, "transformers cannot load it: .*unknown variant `F99`", models.load_model)
+
+
+def test_settings_of_a_wrong_kind(folder):
+    config = json.loads((folder / "config.json").read_text())
+    for key, value in (("hidden_size", "wide"), ("vocab_size", "many")):
+        (folder / "config.json").write_text(json.dumps(config | {key: value}))
+        refused(folder, f"{key}.*{value}", models.load_model)
+    refused(folder, "config.json: vocab_size is 'many' and no number", models.load_tokenizer)
+
+
 def test_a_tokenizer_of_another_checkpoint(folder):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "vocab_size": 20}))

@@ -38,9 +38,13 @@ def check_folder(folder: Path, remedy: str | None = None) -> Path:
     remedy = remedy or _MADE_BY.get(folder.name, "check the path, or make it again")
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such checkpoint folder; {remedy}")
-    read_json(folder / "config.json", remedy)
+    rows = read_json(folder / "config.json", remedy).get("vocab_size")
+    if not isinstance(rows, int | None):
+        raise CheckpointError(
+            f"{folder / 'config.json'}: vocab_size is {rows!r} and no number; {remedy}"
+        )
     for file in weight_files(folder, remedy):
-        _check_safetensors(file, remedy)
+        tensors_of(file, remedy)
     if not any((folder / file).is_file() for file in _TOKENIZER_FILES):
         raise CheckpointError(f"{folder}: tokenizer.json is missing; {remedy}")
     return folder
@@ -62,8 +66,10 @@ def read_json(file: Path, remedy: str) -> dict[str, Any]:
 def weight_files(folder: Path, remedy: str = "make it again") -> list[Path]:
     """The safetensors files of a checkpoint, in order."""
     if (folder / _INDEX).is_file():
-        shards = set(read_json(folder / _INDEX, remedy).get("weight_map", {}).values())
-        files = [folder / str(shard) for shard in sorted(shards)]
+        shards = read_json(folder / _INDEX, remedy).get("weight_map")
+        if not isinstance(shards, dict):
+            raise CheckpointError(f"{folder / _INDEX}: weight_map is no mapping; {remedy}")
+        files = [folder / shard for shard in sorted(set(map(str, shards.values())))]
     else:
         files = [folder / _WEIGHTS]
     for file in files:
@@ -73,7 +79,10 @@ def weight_files(folder: Path, remedy: str = "make it again") -> list[Path]:
 
 
 def tensors_of(file: Path, remedy: str = "make it again") -> dict[str, dict[str, Any]]:
-    """Name → dtype, shape and data_offsets of every tensor, from a safetensors file's header."""
+    """Name → dtype, shape and data_offsets of every tensor, from a safetensors file's header.
+
+    Such a file is 8 bytes of header length, the header, and exactly its tensors.
+    """
     size = file.stat().st_size
     with file.open("rb") as stream:
         header_size = int.from_bytes(stream.read(8), "little")
@@ -87,11 +96,6 @@ def tensors_of(file: Path, remedy: str = "make it again") -> dict[str, dict[str,
     if size != whole:
         raise CheckpointError(f"{file}: half-written, {size} of {whole} bytes; {remedy}")
     return found
-
-
-def _check_safetensors(file: Path, remedy: str) -> None:
-    """A safetensors file is 8 bytes of header length, the header, and exactly its tensors."""
-    tensors_of(file, remedy)
 
 
 def checkpoint_record(folder: Path) -> dict[str, Any]:

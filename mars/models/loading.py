@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -21,6 +23,10 @@ from mars.models.mask_token import highest_id
 from mars.models.plain import plain_config
 
 _MAKE_AGAIN = "make it again"
+_BROKEN = (
+    OSError, ValueError, KeyError, RuntimeError, TypeError, SafetensorError, StrictDataclassError,
+)  # fmt: skip
+"""What transformers raises of a checkpoint that it cannot read."""
 
 
 def load_model(
@@ -58,7 +64,7 @@ def load_model(
         loaded: PreTrainedModel = model if spread else model.to(device)
     except torch.OutOfMemoryError as error:
         raise CheckpointError(_too_large(folder, dtype, error)) from None
-    except (OSError, ValueError, KeyError, RuntimeError, TypeError) as error:
+    except _BROKEN as error:
         line = " ".join(str(error).split())[:300]
         raise CheckpointError(f"{folder}: transformers cannot load it: {line}") from None
     _check_whole(folder, info)
@@ -106,7 +112,7 @@ def load_tokenizer(ref: str | Path) -> Tokenizer:
         options = {"config": config, "trust_remote_code": False}
     try:
         tokenizer: Tokenizer = kind.from_pretrained(folder, local_files_only=True, **options)
-    except (OSError, ValueError, KeyError) as error:
+    except _BROKEN as error:
         line = " ".join(str(error).split())[:300]
         raise CheckpointError(f"{folder}: its tokenizer cannot be loaded: {line}") from None
     tokenizer.init_kwargs.pop("auto_map", None)
