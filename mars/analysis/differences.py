@@ -7,6 +7,7 @@ import pandas as pd
 from mars.analysis import labels, tidy
 from mars.analysis.statistics import Estimate, holm
 from mars.analysis.summary import BOOTSTRAP, Side, Summary, mean_over, summarise
+from mars.config.study import known
 
 COLUMNS = ("benchmark", "difference", "low", "high", "p", "p_holm", "n", "test")
 AVERAGE = "Avg"
@@ -25,9 +26,15 @@ def compare(
     ``p`` is McNemar's exact one where scores are binary, else the paired bootstrap's; ``p_holm``
     is corrected for the rows of this table. What was not measured is missing, Avg included where
     a benchmark is.
+
+    Raises:
+        ValueError: the study has no such scale or variant, or does not read it at that τ.
     """
     made, results = tidy.locate(study)
+    known(scale, made.scales, "scale")
     summary = summarise(made, results)
+    for which in (a, b):
+        _asked(summary, scale, *_pair(which))
     rows = [_row(summary, scale, name, a, b) for name in labels.columns(made)]
     mean = mean_over(row.pop("estimate") for row in rows)
     n = sum(row["n"] for row in rows) if all(row["n"] for row in rows) else None
@@ -58,11 +65,25 @@ def _row(
 
 
 def _side(summary: Summary, benchmark: str, which: str | tuple[str, float]) -> Side:
-    name, tau = (which, 1.0) if isinstance(which, str) else which
-    if name not in summary.study.variants:
-        known = ", ".join(summary.study.variants)
-        raise ValueError(f"unknown variant {name!r}; choose from {known}")
+    name, tau = _pair(which)
     return name, summary.decoding(name, benchmark, tau)
+
+
+def _pair(which: str | tuple[str, float]) -> tuple[str, float]:
+    return (which, 1.0) if isinstance(which, str) else which
+
+
+def _asked(summary: Summary, scale: str, name: str, tau: float) -> None:
+    """Raise ValueError for what the study would never measure: it is no missing result."""
+    study = summary.study
+    if name not in study.variants:
+        raise ValueError(f"unknown variant {name!r}; choose from {', '.join(study.variants)}")
+    if scale not in (made := study.scales_of(name)):
+        raise ValueError(f"{name} is not made at {scale}; choose from {', '.join(made)}")
+    taus = {t for b in labels.columns(study) for t in summary.thresholds(name, b)}
+    if tau not in taus:
+        there = ", ".join(f"{t:g}" for t in sorted(taus, reverse=True))
+        raise ValueError(f"{name} is not read at τ = {tau:g}; choose from {there}")
 
 
 def _numbers(change: Estimate | None) -> dict[str, float | None]:

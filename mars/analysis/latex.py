@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -49,13 +50,14 @@ def latex(table: Table, intervals: bool = False) -> str:
         intervals: whether estimates carry their 95 % interval.
     """
     columns = [replace(c, show_interval=intervals and c.estimate) for c in table.columns]
+    long = any(c.width for c in columns)
     lines = [
         *(f"% {note}" for note in ("Needs \\usepackage{booktabs}.", *table.notes)),
         r"\begin{table}[t]",
-        r"  \centering\small",
-        rf"  \caption{{{escape(table.title)}}}",
+        r"  \centering" + (r"\footnotesize\setlength{\tabcolsep}{3pt}" if long else r"\small"),
+        rf"  \caption{{{escape(_caption(table.title))}}}",
         rf"  \label{{tab:{table.name}}}",
-        rf"  \begin{{tabular}}{{{''.join('l' if c.text else 'r' for c in columns)}}}",
+        rf"  \begin{{tabular}}{{{''.join(map(_kind, columns))}}}",
         r"    \toprule",
         _line([_heading(c) for c in columns]),
         r"    \midrule",
@@ -68,6 +70,18 @@ def latex(table: Table, intervals: bool = False) -> str:
         lines += _rows(table, section, columns)
     lines += [r"    \bottomrule", r"  \end{tabular}", r"\end{table}"]
     return "\n".join(lines) + "\n"
+
+
+def _caption(title: str) -> str:
+    """A title without the number that it has in the paper: the document numbers its own tables."""
+    text = re.sub(r"^Table \d+: ", "", title)
+    return text[:1].upper() + text[1:]
+
+
+def _kind(column: Column) -> str:
+    if column.width:
+        return rf"p{{{column.width:g}\linewidth}}"
+    return "l" if column.text else "r"
 
 
 def _heading(column: Column) -> str:
@@ -90,6 +104,8 @@ def _rows(table: Table, section: Section, columns: Sequence[Column]) -> list[str
         cells = []
         for column in columns:
             text = escape(show(column, row, section.signed))
+            if column.width:  # in a group, so that it leaves the row's own line break alone
+                text = rf"{{\raggedright {text}\par}}"
             cells.append(rf"\textbf{{{text}}}" if (i, column.key) in best else text)
         lines.append(_line(cells))
     return lines

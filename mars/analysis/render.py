@@ -24,7 +24,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Told:
-    """A number read in words of its own (a duration, say): ``value`` is what sorts, and the CSV's."""
+    """A number read in words (a duration, say): ``value`` is what sorts, and the CSV's."""
 
     value: float
     text: str
@@ -35,7 +35,8 @@ class Column:
     """A column; ``estimate`` columns hold :class:`Estimate` and have bounds in the CSV.
 
     ``spread`` columns hold :class:`Repeated`, and the CSV has its deviation beside it. ``best``
-    says which end of a column LaTeX prints in bold, if any.
+    says which end of a column LaTeX prints in bold, if any; ``width`` is that of a column of long
+    text there, as a share of the line.
     """
 
     key: str
@@ -47,6 +48,7 @@ class Column:
     signed: bool = False
     spread: bool = False
     best: Literal["", "high", "low"] = ""
+    width: float | None = None
 
 
 @dataclass

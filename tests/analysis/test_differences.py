@@ -121,3 +121,16 @@ def test_what_is_missing_is_missing_in_every_column(one):
 def test_an_unknown_variant_says_what_there_is(one):
     with pytest.raises(ValueError, match="unknown variant 'mars'; choose from base, ar_sft"):
         compare(one, "toy-s", "mars", "ar_sft")
+
+
+def test_an_unknown_scale_or_threshold_says_what_there_is(one):
+    with pytest.raises(ValueError, match="scale: unknown 'toy-x'; did you mean 'toy-s'"):
+        compare(one, "toy-x", "mars_b4", "ar_sft")
+    with pytest.raises(ValueError, match=r"mars_b4 is not read at τ = 0\.94; choose from 1, 0\.95"):
+        compare(one, "toy-s", ("mars_b4", 0.94), "ar_sft")
+    with pytest.raises(ValueError, match=r"ar_sft is not read at τ = 0\.95; choose from 1"):
+        compare(one, "toy-s", ("mars_b4", 0.95), ("ar_sft", 0.95))
+    raw = tidy.locate(one)[0].model_dump()
+    raw["variants"]["mars_b4"]["scales"] = ["toy-m"]
+    with pytest.raises(ValueError, match="mars_b4 is not made at toy-s; choose from toy-m"):
+        compare((Study.model_validate(raw), one), "toy-s", "mars_b4", "ar_sft")

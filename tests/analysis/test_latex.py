@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 
@@ -137,3 +138,16 @@ def test_scores_are_subtracted_only_where_the_models_are_the_papers(study, resul
     for scale in raw["scales"].values():
         scale["base"] = f"Qwen/Qwen2.5-{scale['paper']}-Instruct"
     assert titles(parse_study(raw))[0] == "Scores (%), ours minus the paper’s"
+
+
+def test_a_caption_leaves_the_number_to_the_document_and_long_text_is_broken(study, results):
+    made = latex(build("table4", study, results))
+    assert r"\caption{Several tokens per forward ($\tau$ $<$ 1)}" in made
+    claims = latex(build("claims", study, results))
+    assert r"\caption{The paper's claims}" in claims
+    columns = claims.partition(r"\begin{tabular}{")[2].partition("\n")[0]
+    assert columns.count(r"\linewidth}") == 4  # statement, verdict, measured, where
+    assert sum(map(float, re.findall(r"p\{([\d.]+)\\linewidth", columns))) < 0.65
+    row = next(line for line in claims.splitlines() if line.startswith("    1 & "))
+    assert row.count(r"{\raggedright ") == 4
+    assert "raggedright" not in made

@@ -153,3 +153,21 @@ def test_a_cell_that_fails_is_one_line_and_leaves_no_page(tmp_path):
     assert not (tmp_path / "a.html").exists()
     with pytest.raises(NotebookError, match=r"b\.ipynb: no notebook"):
         execute(tmp_path / "b.ipynb", tmp_path, tmp_path / "b.html")
+
+
+def test_a_mean_over_seeds_is_over_all_of_them(tmp_path, monkeypatch):
+    """A run that one seed lacks is no row of the first table, instead of the other seed's alone."""
+    raw = load_study(synthetic.ROOT / "tests" / "mini.yaml").model_dump(mode="json")
+    study = parse_study(raw | {"seeds": [0, 1]})
+    synthetic.make_results(tmp_path, study, documents=6)
+    (tmp_path / "config.yaml").write_text(dump_study(study), encoding="utf-8")
+    (tmp_path / "seed1/toy-s/mars_b4/evaluation.csv").unlink()
+    monkeypatch.setenv("MARS_STUDY", str(tmp_path))
+    made: dict[str, Any] = {}
+    for cell in read(FOLDER / "01_frontier.ipynb")["cells"]:
+        lines = [line for line in cell["source"] if not line.startswith("%")]
+        if cell["cell_type"] == "code" and "swept" not in made:
+            exec("".join(lines), made)
+    shown = set(made["swept"]["variant"])
+    assert "mars_no_sft_b4" in shown
+    assert "mars_b4" not in shown

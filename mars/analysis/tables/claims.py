@@ -28,13 +28,13 @@ def claims(study: Study, results: Path) -> Table:
     found = findings(study, results)
     columns = [
         Column("id", "Claim", text=True),
-        Column("sentence", "Statement", text=True),
-        Column("verdict", "Verdict", text=True),
-        Column("what", "Measured", text=True),
+        Column("sentence", "Statement", text=True, width=0.24),
+        Column("verdict", "Verdict", text=True, width=0.12),
+        Column("what", "Measured", text=True, width=0.17),
         Column("needed", "Needed", text=True),
         Column("ours", "Ours", estimate=True, show_interval=True),
         Column("paper", "Paper"),
-        Column("where", "In the paper", text=True),
+        Column("where", "In the paper", text=True, width=0.1),
     ]
     sections = [
         Section("Verdicts", [_verdict(finding) for finding in found]),

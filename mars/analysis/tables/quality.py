@@ -13,11 +13,6 @@ from mars.analysis.statistics import Estimate
 from mars.analysis.summary import Side, Summary, mean_over, summarise
 from mars.config import Study
 
-INTERVALS = (
-    "Avg is the plain mean of the benchmarks, with a 95 % bootstrap interval over documents "
-    "(resampled within each benchmark and sub-task). It covers the sampling of documents only, "
-    "not training again with another seed. The CSV has the interval of every cell."
-)
 RELATIONS = (
     "Rows marked 'paper' are the paper's numbers (" + paper.CREDIT + "), measured on other models "
     "and benchmarks: absolute scores do not compare with ours. Differences from AR SFT do."
@@ -29,7 +24,12 @@ PAIRED = "Differences are paired by document; ours carry the interval of the dif
 def notes(study: Study, *more: str) -> list[str]:
     """What every table with the paper's scores beside ours has to say."""
     same = all(labels.comparable(study, scale) for scale in study.scales)
-    found = [SAME_MODELS if same else RELATIONS, PAIRED, INTERVALS, *more]
+    intervals = (
+        f"Avg is the plain mean of the benchmarks, with a 95 % bootstrap interval "
+        f"{labels.covers(study)}; documents are resampled within each benchmark and sub-task. The "
+        "CSV has the interval of every cell."
+    )
+    found = [SAME_MODELS if same else RELATIONS, PAIRED, intervals, *more]
     if len(study.seeds) > 1:
         found.append("'seeds ±' is the standard deviation over seeds.")
     if set(labels.columns(study).values()) != set(paper.COLUMNS):
@@ -137,6 +137,28 @@ RIVALS = ("group", "source")
 """Rows among which the best is sought: a scale's, ours and the paper's apart."""
 
 
+def budgets(study: Study) -> str:
+    """How often training sees its examples: the paper's, and the study's own."""
+    said = (
+        "The paper's models see the data of each stage for 5 epochs, its compute-matched control "
+        "for 10."
+    )
+    if study.checkpoints == "released":
+        return said
+    made, epochs = study.variants.values(), study.training.epochs
+    distinct = len({stage for variant in made for stage in variant.stages}) > 1
+    said += (
+        f" Here {'each stage has distinct' if distinct else 'both stages have the same'} examples"
+    )
+    said += ", seen once" if epochs == 1 else f", seen {epochs} times"
+    control = max((v.stages for v in made if v.objective == "ar_sft"), key=len, default=[])
+    if len(set(control)) > 1:
+        said += ", and the control is one schedule from the base model over the examples of both"
+    elif len(control) > 1:
+        said += f", and the control sees them {epochs * len(control)} times"
+    return said + "."
+
+
 def one_token(study: Study, results: Path) -> Table:
     """Table 2: every method at one token per forward."""
     rows = _Scores(study, results, "table2")
@@ -154,11 +176,7 @@ def one_token(study: Study, results: Path) -> Table:
             }
             rows.add(scale, name, head, {})
     columns = [*HEAD, Column("mode", "Mode", text=True), SOURCE, *score_columns(study)]
-    more = [
-        "The paper's models see the data of each stage for 5 epochs, its compute-matched control "
-        "for 10. Here each stage has distinct examples, and the control is one schedule from the "
-        "base model over the examples of both.",
-    ]
+    more = [budgets(study)]
     if any(v.objective == "mars" and v.alignment == "stream" for v in study.variants.values()):
         more.append(
             "'alignment as released' shifts inside the masked stream, as the authors' code does; "
