@@ -117,6 +117,19 @@ def test_auto_decodes_as_the_lengths_it_chose():
         assert set(generation.accepted[1:]) == {1}
 
 
+def test_where_no_draft_pays_rows_that_begin_together_end_together():
+    """As AR's do, so that one prefill fills their places; a row alone has its prompt's draft."""
+    model, dear = random_model(), costs(0.0, 1.0)
+    requests = [Request((3 + n, 5, 7), 20) for n in range(12)]
+    settings = Decoding(decoder="mars", block_size=SIZE, tau=0.05, draft="auto")
+    maker = {"mask_id": MASK, "end_ids": ()}
+    one_token = make(model, decoder="ar", end_ids=()).generate(requests, slots=4)
+    auto = make_decoder(model, None, settings, costs=dear, **maker)
+    assert outline(auto.generate(requests, slots=4)) == outline(one_token)
+    [alone] = make_decoder(model, None, settings, costs=dear, **maker).generate(requests[:1])
+    assert alone.accepted[0] > 1
+
+
 def test_auto_needs_costs_and_masks():
     with pytest.raises(DecodingError, match="measure that"):
         make(decoder="mars", block_size=4, tau=0.5, draft="auto")
