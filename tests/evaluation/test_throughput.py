@@ -255,6 +255,18 @@ def test_replayed_acceptance_alone_needs_no_thresholds(
     assert [name(row) for row in rows] == REPLAYED
 
 
+def test_block_caches_are_compared_at_equal_blocks(
+    small: Study, checkpoint: Path, tmp_path: Path
+) -> None:
+    """At replayed acceptance ours is there to be held against the algorithm as released."""
+    assert small.throughput is not None
+    changed = {"thresholds": [], "continuous": None, "repeats": 1, "batch_sizes": [2]}
+    made = small.throughput.model_copy(update={**changed, "cache_blocks": [4, 32, 256]})
+    rows = measured(small.model_copy(update={"throughput": made}), checkpoint, tmp_path)
+    blocks = {name(row): row["cache_block"] for row in rows if row["cache_block"]}
+    assert blocks == {"released block": "32", "mars block": "32"}
+
+
 def test_lengths_are_log_uniform_and_the_same_for_all() -> None:
     part = Continuous(slots=8, requests=4000, shortest=16, longest=256)
     prompts = [(1, 2), (3,)]

@@ -291,7 +291,7 @@ class Workbench:
             self.ar(True),
             self.released(draws=draws),
             self.mars("none", draws=draws),
-            self.mars("block", max(self.grid.cache_blocks), draws=draws),
+            self.mars("block", self.released_block, draws=draws),
             self.mars("cursor", draws=draws, continuous=True),
             self.mars("cursor", draft="auto", draws=draws, continuous=True),
         ]
