@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from decoding.tiny_models import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers.cache_utils import StaticLayer
 
 from mars.config import Decoding, Throughput
 from mars.decoding import DecodingError, Generation, Request, make_decoder
@@ -36,6 +39,21 @@ from mars.models import load_model
 prompt_lists = st.lists(
     st.lists(st.integers(2, VOCABULARY - 2), min_size=1, max_size=9), min_size=1, max_size=5
 )
+
+
+@contextmanager
+def watching(owner: Any, name: str, seen: Callable[[Any, Any], object]) -> Iterator[None]:
+    """Have ``seen`` told of each call of a method: of whom, and what it returned."""
+    method = getattr(owner, name)
+
+    def called(self: Any, *arguments: Any, **named: Any) -> Any:
+        made = method(self, *arguments, **named)
+        seen(self, made)
+        return made
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, called)
+        yield
 
 
 def longest_first(prompts: list[list[int]]) -> list[list[int]]:
@@ -148,6 +166,21 @@ def test_generate_without_ends_fills_its_budget(cache):
     assert forced.work.heads == 3 * 24
     with pytest.raises(DecodingError, match="one max_new_tokens"):
         forced.generate([Request((3,), 2), Request((4,), 3)])
+
+
+def test_a_static_cache_is_no_longer_than_its_batch_needs():
+    """Whatever ran before on the same model: a longer cache is slower."""
+    model = random_model()
+    opponent = TransformersGenerate(model, cache="static", pad_id=0, end_ids=())
+    read = []
+    for prompt, budget in ((3, 5), (6, 20), (3, 5)):
+        lengths: set[int] = set()
+        opponent.work = Work()
+        with watching(StaticLayer, "update", lambda layer, made: lengths.add(made[0].shape[2])):
+            opponent.generate([Request((3,) * prompt, budget)])
+        assert lengths == {prompt + budget - 1}
+        read.append(opponent.work.cached)
+    assert read[0] == read[2] == 5 * (3 + 5 - 1)
 
 
 # --------------------------------------------------------------------------- replay

@@ -36,6 +36,7 @@ class TransformersGenerate:
         self._model, self._pad = model, pad_id
         self._ends = sorted(end_ids)
         self._static = cache == "static"
+        self._compiled = self._static and (compile or model.device.type != "cpu")
         self._options: dict[str, Any] = {
             "do_sample": False,
             "use_cache": True,
@@ -54,6 +55,10 @@ class TransformersGenerate:
         if any(r.max_new_tokens != budget or r.stop or r.tau for r in requests):
             raise DecodingError("generate takes one max_new_tokens a batch, no stop, no tau")
         ids, seen = self._padded(requests)
+        if not self._compiled:
+            # the model remembers its longest static cache, so that one compiled program serves
+            # all calls; where nothing is compiled, a cache longer than needed is only slower
+            self._model._previous_max_cache_length = -1
         # what a checkpoint says of generation (a repetition penalty, say) would not be greedy
         told, self._model.generation_config = self._model.generation_config, GenerationConfig()
         try:
@@ -79,7 +84,7 @@ class TransformersGenerate:
     def _count(self, rows: int, prompt: int, steps: int, budget: int) -> None:
         """Add what its loop computes: prefill, and then a column a row and step."""
         work = self.work
-        whole = prompt + budget - 1
+        whole = max(prompt + budget - 1, getattr(self._model, "_previous_max_cache_length", 0))
         read = [whole if self._static else prompt + step for step in range(steps)]
         work.forwards += steps
         work.tokens += rows * (prompt + steps - 1)
