@@ -145,9 +145,17 @@ class Grid:
         return found and Repeated(100 * found.value, found.sd and 100 * found.sd)
 
     def fastest(self, settings: Sequence[Setting | None]) -> Setting | None:
-        """The one with the smallest median of seconds."""
-        timed = [(found.value, s) for s in settings if s and (found := self.of("seconds", s))]
-        return min(timed, key=lambda pair: pair[0])[1] if timed else None
+        """The one that no other is faster than, by medians of the same ratios as are reported.
+
+        Where they go round in a circle: the one that another is least faster than.
+        """
+        timed = [s for s in settings if s and self.of("seconds", s)]
+
+        def behind(mine: Setting) -> float:
+            found = (self.ratio("seconds", mine, other) for other in timed)
+            return max((ratio.value for ratio in found if ratio), default=1.0)
+
+        return min(timed, key=behind, default=None)
 
     def opponent(self, batch_size: int) -> Setting | None:
         """The fastest autoregressive method at a batch size."""

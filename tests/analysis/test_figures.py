@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -22,6 +23,7 @@ from mars.analysis.figures import (
     wall_clock,
 )
 from mars.analysis.results import load_evaluation
+from mars.analysis.speed import OPPONENTS
 from mars.config import parse_study
 
 
@@ -165,6 +167,22 @@ def test_wall_clock_has_a_column_for_each_source(study, results):
     ours, replayed = "Ours (toy-m, τ = 0.95)", "Ours, replayed acceptance (1.8)"
     theirs = "Paper (7B, one GPU)"
     assert titles == [[ours, replayed, theirs], [ours, theirs], [replayed, theirs]]
+
+
+def test_wall_clock_lines_are_told_apart_and_their_bars_are_whole(study, partial):
+    path = partial / "seed0/throughput.csv"
+    runs = pd.read_csv(path)
+    mine = (runs["cache"] == "cursor") & (runs["method"] == "mars") & (runs["draft"] == "B")
+    runs.loc[mine, "seconds"] *= runs.loc[mine, "repeat"].map({0: 0.3, 1: 1.0, 2: 1.2})
+    runs.to_csv(path, index=False)
+    looks = [wall_clock.LINES[method] for method in OPPONENTS]
+    for same in zip(*looks, strict=True):  # no two AR lines share a colour, marker or dashes
+        assert len(set(same)) == len(OPPONENTS)
+    points = data("wall_clock", study, partial)
+    ours = points[points["source"] == "ours"]
+    made = wall_clock.figure(study, partial)
+    assert (ours["speedup"] + ours["sd"].fillna(0)).max() > ours["speedup"].max() * 1.2
+    assert made.axes[0].get_ylim()[1] > (ours["speedup"] + ours["sd"].fillna(0)).max()
 
 
 def test_tokens_per_forward_by_benchmark_and_mean(study, results):

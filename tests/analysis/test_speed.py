@@ -76,6 +76,18 @@ def test_the_opponent_is_the_fastest_ar_at_each_batch_size():
     assert grid.speedup(Setting("cursor", None, 4), grid.opponent(4)) == Repeated(2.0, None)
 
 
+def test_no_ar_method_is_faster_than_the_opponent_in_the_ratios_that_are_shown():
+    """By the medians of their seconds it would be ``ar``, over which ``generate`` is at 1.25."""
+    grid = grid_of(
+        *(run("ar", s, i) for i, s in enumerate((5.0, 4.0, 10.0))),
+        *(run("generate", s, i) for i, s in enumerate((6.0, 3.2, 6.0))),
+        *(run("generate_static", s, i) for i, s in enumerate((9.0, 9.0, 9.0))),
+    )
+    assert grid.opponent(4) == Setting("generate", None, 4)
+    for method in ("ar", "generate", "generate_static"):
+        assert grid.speedup(Setting(method, None, 4), grid.opponent(4)).value <= 1
+
+
 def test_ratios_are_taken_within_a_repeat_and_seed():
     """The machine slows down twofold in the second repeat: the ratio does not see it."""
     grid = grid_of(

@@ -20,8 +20,7 @@ ALT = (
 TERMS = {"loss_ar": "L_AR (next token, clean stream)", "loss_mask": "L_mask (masked stream)"}
 SMOOTH = 5
 
-Dashes = str | tuple[int, tuple[float, ...]]
-DASHES: dict[tuple[bool, str], Dashes] = {
+DASHES: dict[tuple[bool, str], style.Dashes] = {
     (True, "decoder"): "-",
     (True, "stream"): (0, (5, 1.5, 1, 1.5)),
     (False, "decoder"): (0, (4, 2)),
@@ -88,7 +87,7 @@ def figure(study: Study, results: Path) -> Figure:
     return made
 
 
-def _look(study: Study, name: str) -> tuple[str, Dashes]:
+def _look(study: Study, name: str) -> tuple[str, style.Dashes]:
     variant = study.variants[name]
     if variant.objective == "mars":
         return style.look(study, name)[0], DASHES[bool(variant.ar_weight), variant.alignment]

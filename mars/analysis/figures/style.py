@@ -19,9 +19,13 @@ from mars.config import Study
 STYLE = Path(__file__).with_name("mars.mplstyle")
 
 BLUE, ORANGE, GREEN, PURPLE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9"
+OCHRE = "#A07000"
 INK, GREY, FAINT, BAND = "#1a1a1a", "#6b6b6b", "#b5b5b5", "#e9dfbd"
 BLOCK_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY)
 MARKERS = ("o", "s", "^", "D", "v")
+
+Dashes = str | tuple[int, tuple[float, ...]]
+"""A line style of matplotlib's."""
 
 COLUMN, WIDE = 3.3, 6.8
 """Widths of a column and of a page in print, inches: figures are drawn at one of them, so that

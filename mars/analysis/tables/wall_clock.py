@@ -52,7 +52,8 @@ FORWARDS = [
 ]
 RATIOS = (
     "Speedup is a ratio of seconds over the same prompts, and is over the fastest autoregressive "
-    "method at that batch size, which the next column names. 'vs generate' is over transformers' "
+    "method at that batch size, which the next column names (the one that no other is faster than "
+    "by medians of such ratios). 'vs generate' is over transformers' "
     "own greedy decoding with its dynamic cache, what the paper calls AR (KV cache); 'vs our AR' "
     "over this suite's loop at τ = 1, which shares everything with MARS but the drafts."
 )
