@@ -78,13 +78,43 @@ def test_autocast_keeps_the_weights_gradient_in_float32():
         torch.testing.assert_close(chunked, plain, rtol=0.02, atol=0.02)
 
 
+def test_chunks_of_low_precision_add_up_in_float32():
+    """As FSDP trains: weights in bfloat16, whose sum over many chunks would lose its last bits."""
+    torch.manual_seed(0)
+    head = nn.Linear(16, 200, bias=True).bfloat16()
+    hidden = torch.randn(2000, 16).bfloat16().requires_grad_()
+    target, weights = torch.randint(200, (2000,)), torch.ones(1, 2000)
+    wide = nn.Linear(16, 200, bias=True).double()
+    wide.load_state_dict(head.state_dict())
+    inside = hidden.detach().double().requires_grad_()
+    loss = weighted_sums(inside, wide, target, weights.double(), 10**9).sum()
+    expected = gradients(wide, inside, loss)
+    errors = []
+    for limit in (200 * 8, 10**9):
+        loss = weighted_sums(hidden, head, target, weights, limit).sum()
+        found = gradients(head, hidden, loss)
+        assert {x.dtype for x in found} == {torch.bfloat16}
+        pairs = zip(found, expected, strict=True)
+        errors.append([float((x.double() - wanted).norm()) for x, wanted in pairs])
+    for chunked, whole in zip(*errors, strict=True):
+        assert chunked < 1.5 * whole
+
+
+def test_on_a_gpu_more_is_made_at_once():
+    """Enough rows of Qwen's vocabulary to fill it, and no more bytes than a few layers hold."""
+    cpu, cuda = (module.LOGITS[kind] for kind in ("cpu", "cuda"))
+    assert cpu // 151_936 < 128 < 600 < cuda // 151_936
+    assert 4 * cuda <= 2**29  # in float32
+
+
 def test_fused_sums_are_taken_by_kind_of_position(monkeypatch):
     """Each position goes through the fused kernel once, whichever sums it belongs to."""
     head, hidden, target, _ = inputs(bias=True)
     calls = []
 
-    def fused(x, weight, target, bias, reduction):
+    def fused(x, weight, target, bias, reduction, accum_dtype):
         calls.append(len(x))
+        assert accum_dtype == torch.float64  # at least float32
         return cross_entropy(x @ weight.T + bias, target, reduction=reduction)
 
     fake = types.ModuleType("liger_kernel.transformers.functional")
