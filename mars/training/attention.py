@@ -9,7 +9,7 @@ ways, from the same predicates (``mars.streams``):
   keys that any of its queries sees. SDPA computes all pairs of a call, whether masked, causal or
   not, so pairs are saved by not asking for them.
 * :class:`Flex` (CUDA): FlexAttention over the rows as they are, with a block mask built once a
-  batch. FlexAttention has no backward on CPU.
+  batch. FlexAttention has no backward on CPU; tests compile its forward there.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def make_sight(predicate: Predicate, layout: Layout, heads: int, dtype: torch.dt
         heads: G, query heads that share a key head; dtype: of the scores.
     """
     if layout.input_ids.is_cuda:
-        return Flex(predicate, layout)
+        return Flex(predicate, layout, dtype)
     return Documents(predicate, layout, heads, dtype)
 
 
@@ -292,9 +292,10 @@ class Flex:
     The block mask is made once a batch, here, and all layers use it.
     """
 
-    def __init__(self, predicate: Predicate, layout: Layout) -> None:
+    def __init__(self, predicate: Predicate, layout: Layout, dtype: torch.dtype) -> None:
         from torch.nn.attention.flex_attention import create_block_mask
 
+        self.dtype = dtype
         rows, width = layout.shape
         self.mask = create_block_mask(
             mask_mod(predicate, layout), rows, None, width, width, device=layout.input_ids.device
@@ -302,10 +303,9 @@ class Flex:
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
         """See :class:`Sight`."""
-        out = _compiled_flex()(
-            query, key, value, block_mask=self.mask, scale=scale, enable_gqa=True
-        )
-        return out.transpose(1, 2)  # type: ignore[no-any-return]
+        states = (x.to(self.dtype) for x in (query, key, value))  # autocast leaves some wider
+        out = _compiled_flex()(*states, block_mask=self.mask, scale=scale, enable_gqa=True)
+        return out.transpose(1, 2).to(value.dtype)  # type: ignore[no-any-return]
 
 
 @cache

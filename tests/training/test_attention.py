@@ -1,10 +1,13 @@
 """Fast attention and loss against the naive ones: both streams whole, every pair, every logit."""
 
+import shutil
+
 import pytest
 import torch
 from tiny_training import END, EXAMPLES, KEYS, MASK, build_model, example, objective
 from torch.nn.attention.flex_attention import create_mask, flex_attention
 from torch.nn.functional import cross_entropy
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from mars import streams
 from mars.streams import IGNORE, dense_mask, mask_mod
@@ -140,7 +143,7 @@ def test_flex_attention_would_see_the_same(name, alignment):
     count, width = layout.shape
     found = create_mask(mask_mod(made.predicate, layout), count, 1, width, width, device="cpu")
     assert torch.equal(found, dense_mask(made.predicate, layout))
-    block = attention.Flex(made.predicate, layout).mask
+    block = attention.Flex(made.predicate, layout, torch.float64).mask
     assert block.shape == (count, 1, width, width)
 
 
@@ -160,7 +163,7 @@ def test_flex_attention_gives_the_naive_loss(monkeypatch, name, alignment, packi
         return flex_attention(query, key, value, block_mask=block_mask, **options)
 
     monkeypatch.setattr(attention, "_compiled_flex", lambda: flex)
-    monkeypatch.setattr(base, "make_sight", lambda predicate, layout, *_: Flex(predicate, layout))
+    monkeypatch.setattr(base, "make_sight", lambda p, layout, _, dtype: Flex(p, layout, dtype))
     with torch.no_grad():
         expected = naive(model, made, rows).total(0.7)
         with packed_attention(model):
@@ -168,6 +171,46 @@ def test_flex_attention_gives_the_naive_loss(monkeypatch, name, alignment, packi
     assert found.item() == pytest.approx(expected.item(), rel=1e-10)
     assert len(calls) == model.config.num_hidden_layers
     assert len({id(mask) for mask in calls}) == 1  # made once a batch
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_attention_computes_in_one_dtype(monkeypatch):
+    """Autocast leaves rotated queries and keys wider than values: FlexAttention takes no mix."""
+    layout = objective("mars").collate(EXAMPLES, KEYS).layout
+    torch.manual_seed(0)
+    rows, width = layout.shape
+    query, key = (torch.randn(rows, heads, width, 16) for heads in (4, 2))
+    value = torch.randn(rows, 2, width, 16, dtype=torch.bfloat16)
+    monkeypatch.setattr(attention, "_compiled_flex", lambda: flex_attention)
+    made = Flex(streams.MARS, layout, torch.bfloat16).attend(query, key, value, None)
+    assert made.dtype == torch.bfloat16
+    sight = attention.Documents(streams.MARS, layout, 2, torch.float32)
+    wanted = sight.attend(query, key, value.float(), None)
+    real = layout.document >= 0
+    torch.testing.assert_close(made[real].float(), wanted[real], rtol=0.02, atol=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="torch compiles it with g++")
+def test_compiled_flex_attention_gives_the_dense_loss(monkeypatch):
+    """Its forward, compiled as on CUDA, for batches of several shapes, as autocast has it too."""
+    made = objective("mars", ar_weight=0.7)
+    torch.manual_seed(0)
+    shape = build_model("llama").config.to_dict() | {"hidden_size": 128, "head_dim": 32}
+    model = LlamaForCausalLM(LlamaConfig(**shape, attn_implementation="sdpa"))
+    model.config.max_position_embeddings = 512
+    monkeypatch.setattr(base, "make_sight", lambda p, layout, _, dtype: Flex(p, layout, dtype))
+    for seed in range(3):
+        found = [example(5 + i, 60 + 10 * (seed + i), start=i) for i in range(4 + seed)]
+        keys = [(0, i) for i in range(len(found))]
+        rows = [made.row(e, key) for e, key in zip(found, keys, strict=True)]
+        batch = made.batch([rows[:2], rows[2:]], keys)
+        for half in (False, True):
+            with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=half):
+                dense = made.loss(model, batch).total(0.7)
+                with packed_attention(model):
+                    flex = made.loss(model, batch).total(0.7)
+            assert flex.item() == pytest.approx(dense.item(), rel=2e-3 if half else 1e-5)
 
 
 def test_a_call_without_a_sight_is_sdpa(model):
