@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -82,6 +83,7 @@ class Steps(Dataset):  # type: ignore[type-arg]
         examples, keys = zip(*(self.order.fetch(i) for i in places), strict=True)
         layouts = [self.objective.row(e, key) for e, key in zip(examples, keys, strict=True)]
         widths = [layout.shape[1] for layout in layouts]
+        counts = [self.objective.count([layout]) for layout in layouts]
         draw = np.random.default_rng([self.objective.setup.seed, step])
         rows = pack(widths, self.config.row_length, draw, at_least=self.processes)
         row_widths = [sum(widths[i] for i in row) for row in rows]
@@ -90,7 +92,9 @@ class Steps(Dataset):  # type: ignore[type-arg]
         def build(group: list[int]) -> Batch:
             chosen = [rows[r] for r in group]
             packed = [[layouts[i] for i in row] for row in chosen]
-            return self.objective.batch(packed, [keys[i] for row in chosen for i in row])
+            held = [i for row in chosen for i in row]
+            total = sum((counts[i] for i in held), Counts())
+            return self.objective.batch(packed, [keys[i] for i in held], total)
 
         mine = share(groups, self.process, self.processes)
         batches = [build(groups[0] if g is None else g) for g in mine]
@@ -99,6 +103,33 @@ class Steps(Dataset):  # type: ignore[type-arg]
                 replace(batch, weight=0.0) if g is None else batch
                 for batch, g in zip(batches, mine, strict=True)
             ),
-            self.objective.count(layouts),
+            sum(counts, Counts()),
             keys,
         )
+
+
+class Ahead(Dataset):  # type: ignore[type-arg]
+    """Steps, of which the next one is laid out in a thread while one is trained on.
+
+    What goes wrong in laying out a step is raised where that step is asked for.
+    """
+
+    def __init__(self, steps: Steps) -> None:
+        self.steps = steps
+        self.thread = ThreadPoolExecutor(1, "layout")
+        self.next: tuple[int, Future[Step]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __getitem__(self, step: int) -> Step:
+        asked = self.next if self.next and self.next[0] == step else self._lay_out(step)
+        self.next = self._lay_out(step + 1) if step + 1 < len(self) else None
+        return asked[1].result()
+
+    def _lay_out(self, step: int) -> tuple[int, Future[Step]]:
+        return step, self.thread.submit(self.steps.__getitem__, step)
+
+    def close(self) -> None:
+        """End the thread; a step that nobody waits for any more is left."""
+        self.thread.shutdown(cancel_futures=True)

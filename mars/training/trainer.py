@@ -30,7 +30,7 @@ from mars.training.attention import packed_attention, packs
 from mars.training.objectives import Batch, Objective
 from mars.training.objectives.base import Key
 from mars.training.progress import Curve, Progress, mark_whole, newest_whole
-from mars.training.steps import Order, Step, Steps
+from mars.training.steps import Ahead, Order, Step, Steps
 from mars.training.watch import Watch, on_sigterm
 
 
@@ -47,14 +47,16 @@ class SumTrainer(Trainer):
     ) -> None:  # fmt: skip
         steps = len(Steps(order, objective, config))
         args = arguments(config, out / "trainer", seed, steps)
+        ahead = Ahead(Steps(order, objective, config, args.process_index, args.world_size))
         super().__init__(
             model=model,
             args=args,
-            train_dataset=Steps(order, objective, config, args.process_index, args.world_size),
+            train_dataset=ahead,
             processing_class=tokenizer,
         )
         if self.accelerator.is_fsdp2:
             keep_sums_wide(self.accelerator.state.fsdp_plugin)
+        self.ahead = ahead
         self.objective: Objective = objective
         self.out: Path = out
         self.label: str = label
@@ -220,7 +222,7 @@ class SumTrainer(Trainer):
             if self.is_world_process_zero():
                 self.curve = Curve(self.out / "training.csv", done)
         learning = learns(self.model, self.objective)
-        with on_sigterm(self._terminate), closing(self.watch), learning:
+        with on_sigterm(self._terminate), closing(self.watch), closing(self.ahead), learning:
             self.train(resume_from_checkpoint=str(resume) if resume else None)
         if self.stopping():
             raise SystemExit(143)

@@ -1,5 +1,8 @@
 """Packing and steps: every conversation once, nothing too wide, the same for everybody."""
 
+import threading
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +12,7 @@ from tiny_training import EXAMPLES, objective
 
 from mars.config import Training
 from mars.training.packing import micro_batches, pack, share
-from mars.training.steps import Order, Steps, shuffled
+from mars.training.steps import Ahead, Order, Steps, shuffled
 
 WIDTHS = st.lists(st.integers(1, 60), min_size=1, max_size=40)
 
@@ -117,3 +120,43 @@ def test_the_embedded_corpus_fills_its_rows(name):
             used += int((batch.layout.document >= 0).sum())
             positions += batch.layout.document.numel()
     assert used / positions >= 0.95
+
+
+def test_the_next_step_is_laid_out_meanwhile():
+    made = []
+
+    class Told(Steps):
+        def __getitem__(self, step):
+            made.append(step)
+            if step == 3:
+                raise ValueError("step 3")
+            return super().__getitem__(step)
+
+    config = Training(batch_size=4, row_length=60, micro_batch_tokens=60)
+    plain = Steps(shuffled(EXAMPLES * 4, 1, 0), objective("mars"), config)
+    ahead = Ahead(Told(plain.order, plain.objective, config))
+    assert len(ahead) == len(plain) == 5
+    first = ahead[1]  # as of a run that goes on
+    until = time.monotonic() + 20
+    while made != [1, 2]:  # which nobody asked for
+        assert time.monotonic() < until
+        time.sleep(0.001)
+    for number, found in ((1, first), (2, ahead[2]), (4, ahead[4])):
+        wanted = plain[number]
+        assert (found.keys, found.counts) == (wanted.keys, wanted.counts)
+        for a, b in zip(found.batches, wanted.batches, strict=True):
+            assert torch.equal(a.layout.input_ids, b.layout.input_ids)
+    with pytest.raises(ValueError, match="step 3"):  # where it belongs
+        ahead[3]
+    ahead.close()
+    assert not [t for t in threading.enumerate() if t.name.startswith("layout")]
+
+
+def test_conversations_are_counted_once(monkeypatch):
+    made, counted = objective("mars"), []
+    original = type(made).count
+    monkeypatch.setattr(
+        type(made), "count", lambda self, rows: counted.extend(rows) or original(self, rows)
+    )
+    step = Steps(shuffled(EXAMPLES * 4, 1, 0), made, Training(batch_size=20))[0]
+    assert len(counted) == step.counts.examples == 20

@@ -123,11 +123,16 @@ class Objective(ABC):
         rows = [[self.row(example, key)] for example, key in zip(examples, keys, strict=True)]
         return self.batch(rows, keys)
 
-    def batch(self, rows: Sequence[Sequence[Layout]], keys: Sequence[Key]) -> Batch:
-        """A batch of packed rows, each of one or more conversations, padded on the right."""
+    def batch(
+        self, rows: Sequence[Sequence[Layout]], keys: Sequence[Key], counts: Counts | None = None
+    ) -> Batch:
+        """A batch of packed rows, each of one or more conversations, padded on the right.
+
+        ``counts`` are those of all of them, where they are known.
+        """
         packed = [row[0] if len(row) == 1 else pack_row(row) for row in rows]
         layout = packed[0] if len(packed) == 1 else pad_rows(packed, self.setup.pad_id)
-        counts = self.count([document for row in rows for document in row])
+        counts = counts or self.count([document for row in rows for document in row])
         return Batch(layout, counts, tuple(keys))
 
     def count(self, documents: Sequence[Layout]) -> Counts:
