@@ -85,7 +85,8 @@ class Backbone:
         head: the LM head.
         layers, positions, device: of the model.
         vocabulary: rows of its embedding; None: it has none.
-        bytes_per_column: of keys and values of one column of one row.
+        bytes_per_column: of keys and values of one column of one row, on each device that has
+            layers.
         work: what was computed since it was last set to ``Work()``.
     """
 
@@ -269,13 +270,14 @@ def _vocabulary(model: Any) -> int | None:
     return int(model.get_input_embeddings().weight.shape[0])
 
 
-def _bytes_per_column(model: Any) -> int:
+def _bytes_per_column(model: Any) -> dict[torch.device, int]:
     config = model.config
     heads = getattr(config, "num_attention_heads", 0)
     size = getattr(config, "head_dim", None) or getattr(config, "hidden_size", 0) // max(heads, 1)
     kept = getattr(config, "num_key_value_heads", None) or heads
-    dtype = getattr(model, "dtype", torch.float32)
-    return 2 * config.num_hidden_layers * kept * size * dtype.itemsize
+    layer = 2 * kept * size * getattr(model, "dtype", torch.float32).itemsize
+    places = [next(one.parameters()).device for one in getattr(model.base_model, "layers", ())]
+    return {device: layer * places.count(device) for device in dict.fromkeys(places)}
 
 
 def _refuse_windows(config: Any, positions: int) -> None:

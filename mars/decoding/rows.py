@@ -11,6 +11,7 @@ in the cache.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -186,22 +187,25 @@ def check_request(request: Request, where: str, positions: int, vocabulary: int 
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that can still be had on a device."""
+    """Memory that can still be had on a device; torch gives back what it holds and does not use."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + held
     return int(psutil.virtual_memory().available)
 
 
 def _refuse_beyond_memory(backbone: Backbone, slots: int, columns: int) -> None:
     """Refuse a cache that does not fit, naming the number of rows that does."""
-    row = backbone.bytes_per_column * columns
-    free = free_bytes(backbone.device)
-    if row * slots > free:
-        fits = int(free // row)
+    rooms = [
+        (free_bytes(device) // (column * columns), device, column * columns)
+        for device, column in backbone.bytes_per_column.items()
+    ]
+    fits, device, row = min(rooms, key=itemgetter(0), default=(slots, backbone.device, 0))
+    if fits < slots:
         remedy = f"at most {fits} rows fit (batch_size or slots)" if fits else "not even one fits"
         raise MemoryShortageError(
             f"the cache of {slots} rows of {columns} columns takes {row * slots / 1e9:.1f} GB, "
-            f"and {free / 1e9:.1f} GB are free on {backbone.device}: {remedy}; shorter prompts "
-            "or a smaller max_new_tokens take fewer columns",
+            f"and {free_bytes(device) / 1e9:.1f} GB are free on {device}: {remedy}; shorter "
+            "prompts or a smaller max_new_tokens take fewer columns",
             fits,
         )

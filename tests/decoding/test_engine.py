@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -233,6 +234,26 @@ def test_errors_name_the_remedy(monkeypatch):
     Engine(decoder, 3, 10)
     with pytest.raises(DecodingError, match=r"cache of 4 rows of 18 columns .* at most 3 rows fit"):
         Engine(decoder, 4, 10)
+
+
+def test_each_device_holds_the_keys_of_its_own_layers(monkeypatch):
+    first, second, third = (torch.device("cuda", number) for number in range(3))
+    decoder = make(decoder="ar")
+    assert decoder.backbone.bytes_per_column == {torch.device("cpu"): 2 * 2 * 2 * 8 * 8}
+    decoder.backbone.bytes_per_column = {first: 100, second: 300, third: 100}
+    free = {first: 100 * 11 * 4, second: 300 * 11 * 4 - 1, third: 100 * 11 * 9}
+    monkeypatch.setattr(rows_module, "free_bytes", free.get)
+    columns = 11 - decoder.spare(decoder.policy())
+    Engine(decoder, 3, columns)
+    with pytest.raises(DecodingError, match=r"free on cuda:1: at most 3 rows fit"):
+        Engine(decoder, 5, columns)
+
+
+def test_what_torch_holds_unused_on_a_gpu_is_free(monkeypatch):
+    facts = {"mem_get_info": (1000, 9000), "memory_reserved": 700, "memory_allocated": 400}
+    for name, fact in facts.items():
+        monkeypatch.setattr(torch.cuda, name, lambda device, fact=fact: fact)
+    assert rows_module.free_bytes(torch.device("cuda", 0)) == 1000 + 700 - 400
 
 
 def test_a_row_that_moves_keeps_all_it_has():
