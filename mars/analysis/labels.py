@@ -104,6 +104,13 @@ def drafted(variant: Variant) -> int | None:
     return variant.block_size if variant.objective in ("mars", "block_diffusion") else None
 
 
+def covers(study: Study) -> str:
+    """What the intervals of scores and of tokens per forward cover, after "95 % intervals"."""
+    if len(study.seeds) > 1:
+        return "over documents and training again"
+    return "over documents only, not over training again"
+
+
 def columns(study: Study) -> dict[str, str]:
     """Benchmark → column title, in the paper's order and then the study's."""
     titles = {name: b.column for name, b in study.evaluation.benchmarks.items()}

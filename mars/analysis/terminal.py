@@ -59,7 +59,7 @@ def scores(study: Study, results: Path) -> Table:
     ]
     notes = [
         "Scores in per cent; Avg is the plain mean of the benchmarks, with a 95 % bootstrap "
-        "interval over documents. Tokens/forward is the mean over the benchmarks."
+        f"interval {labels.covers(study)}. Tokens/forward is the mean over the benchmarks."
     ]
     title = f"Scores of study “{study.study}”"
     return Table("scores", title, columns, [Section(title, rows)], notes, len(study.seeds))

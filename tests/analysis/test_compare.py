@@ -167,7 +167,7 @@ def test_the_page_says_it_all_and_fetches_nothing(made, tmp_path):
         for name in ("src", "href"):
             assert not (attributes.get(name) or "").startswith("http"), tag
     found = compare(study, results, "worse", BASELINES, 2.0)
-    told = verdict_table(found, 2.0, 1).csv() + difference_table(study, found).csv()
+    told = verdict_table(study, found, 2.0).csv() + difference_table(study, found).csv()
     assert f"{found[0].mean.difference.value:.6g}" in told
 
 

@@ -106,7 +106,7 @@ def test_it_is_accessible(html):
 
 def test_it_says_what_it_is_and_what_it_is_not(study, html):
     text = Page(html).text
-    assert "cover the sampling of documents only" in text
+    assert "over documents only, not over training again" in text
     assert "absolute scores do not compare" in text
     assert "all of them, at the first step) is the last prompt token" in text  # Jacobi's draft
     assert "the predictions that were not accepted are the next guesses" in text

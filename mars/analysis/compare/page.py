@@ -77,12 +77,12 @@ def _seeds(study: Study) -> str:
     return f"seed {names}" if len(study.seeds) == 1 else f"seeds {names}"
 
 
-def _method(margin: float) -> str:
+def _method(study: Study, margin: float) -> str:
     return (
-        "Intervals are 95 % bootstrap intervals over documents, resampled within each benchmark "
-        "and paired: both models answered the same documents; with several seeds they cover the "
-        "spread over seeds too, with one they do not cover training again. p: McNemar’s exact test "
-        "where scores are 0 or 1, else the paired bootstrap’s, corrected over the page (Holm). "
+        f"Intervals are 95 % bootstrap intervals {labels.covers(study)}; documents are resampled "
+        "within each benchmark and paired: both models answered the same. p: McNemar’s exact test "
+        "where scores are 0 or 1 and there is one seed, else the paired bootstrap’s, corrected "
+        "over the page (Holm). "
         f"Better: the whole interval of the mean's difference is above 0. Not worse: it is above "
         f"−{margin:g} points. Worse: it is below 0 and reaches beyond the margin. Else the data "
         "do not tell: inconclusive."
@@ -100,7 +100,7 @@ SAID = {
 }
 
 
-def verdict_table(found: Sequence[Against], margin: float, seeds: int) -> Table:
+def verdict_table(study: Study, found: Sequence[Against], margin: float) -> Table:
     """One row for each baseline and pair of thresholds."""
     rows: list[Row] = [
         {
@@ -131,9 +131,8 @@ def verdict_table(found: Sequence[Against], margin: float, seeds: int) -> Table:
         Column("pace_theirs", "its tokens per forward", 2, True),
         Column("faster", "Difference in tokens per forward", 2, True, True, signed=True),
     ]
-    return Table(
-        "verdict", "Verdict", columns, [Section("Verdict", rows)], [_method(margin)], seeds
-    )
+    sections, notes = [Section("Verdict", rows)], [_method(study, margin)]
+    return Table("verdict", "Verdict", columns, sections, notes, len(study.seeds))
 
 
 def _verdicts(study: Study, found: Sequence[Against], variant: str, margin: float) -> str:
@@ -152,7 +151,7 @@ def _verdicts(study: Study, found: Sequence[Against], variant: str, margin: floa
             f"<p>{html.escape(variant)} and its baselines were read at no common threshold; name "
             "thresholds: in its settings that the study's are among.</p>"
         )
-    table = verdict_table(found, margin, len(study.seeds))
+    table = verdict_table(study, found, margin)
     return f"<ul>{''.join(told)}</ul>{table.html()}"
 
 
@@ -226,7 +225,8 @@ def _frontier(study: Study, results: Path, variant: str, baselines: Sequence[str
     text = base64.b64encode(image).decode("ascii")
     caption = (
         f"Score against tokens per forward as τ falls from left to right: {variant} (thick, its "
-        "thresholds named) over its baselines. Vertical bars: 95 % intervals over documents."
+        "thresholds named) over its baselines. Vertical bars: 95 % intervals "
+        f"{labels.covers(study)}."
     )
     return (
         '<figure><div class="plot" tabindex="0" role="region" aria-label="Frontier">'

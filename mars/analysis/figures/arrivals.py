@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from mars.analysis import labels
 from mars.analysis.arrivals import CONTROLLER, label, latency, phase_label, served
 from mars.analysis.figures import style
 from mars.analysis.results import load_arrivals
@@ -190,7 +191,7 @@ def caption(study: Study) -> str:
         f"(1: what the engine serves at τ = {trace.tau_high:g}), {trace.slots} rows in flight, "
         f"{made.variant} of {made.scale}. Latency is from arrival to the last token: each request, "
         "and the running median. Throughput is in a sliding window of a twentieth of the trace. "
-        "Scores have 95 % bootstrap intervals over documents. The controller lowers τ from "
-        f"{trace.tau_high:g} to {trace.tau_low:g} as up to {trace.patience} requests wait. Every "
-        "second phase is shaded; times are of the first seed."
+        f"Scores have 95 % bootstrap intervals {labels.covers(study)}. The controller lowers τ "
+        f"from {trace.tau_high:g} to {trace.tau_low:g} as up to {trace.patience} requests wait. "
+        "Every second phase is shaded; times are of the first seed."
     )

@@ -249,9 +249,9 @@ def caption(study: Study) -> str:
         f"Speed–quality frontier. Score against tokens per forward as the threshold τ falls from "
         f"1 (left) to {taus[0]:g} (right), one curve a block size B; dashed: trained without the "
         "SFT loss. The star and dotted line are AR SFT. Vertical bars and the band are 95 % "
-        "bootstrap intervals over documents; dashed curves have some too, which are in the data "
-        "and not drawn. Pale discs mark the Pareto set: our "
-        "points that no other matches in one measure and beats in the other, as measured."
+        f"bootstrap intervals {labels.covers(study)}; dashed curves have some too, which "
+        "are in the data and not drawn. Pale discs mark the Pareto set: our points "
+        "that no other matches in one measure and beats in the other, as measured."
     )
     if any(scale.paper for scale in study.scales.values()):
         text += (

@@ -144,6 +144,6 @@ def caption(study: Study) -> str:
     return (
         "Score against the threshold τ that a drafted token's confidence must reach; τ = 1 is one "
         "token a forward. One line a block size B; dashed: trained without the SFT loss; dotted: "
-        "AR SFT. Bars are 95 % bootstrap intervals over documents. Benchmarks of the study that "
-        "are read at more than two thresholds."
+        f"AR SFT. Bars are 95 % bootstrap intervals {labels.covers(study)}. Benchmarks of the "
+        "study that are read at more than two thresholds."
     )

@@ -125,5 +125,5 @@ def caption(study: Study) -> str:
         f"Tokens per forward of MARS at τ = {threshold(study):g}: Σ kept tokens ÷ Σ forwards of "
         "a benchmark, prefill included; Avg is the plain mean. Bars start at 1, one token a "
         "forward. Diamonds are the paper's values on its own benchmarks; error bars are 95 % "
-        "bootstrap intervals over documents."
+        f"bootstrap intervals {labels.covers(study)}."
     )

@@ -42,12 +42,8 @@ def _points(study: Study) -> list[str]:
             "differences between methods, ratios and shapes do."
         )
     points += [
-        "Intervals are 95 % bootstrap intervals and cover the sampling of documents only: "
-        + (
-            "with one seed, nothing here says what training again would change."
-            if len(study.seeds) == 1
-            else "the spread over seeds is given beside them."
-        ),
+        f"Intervals are 95 % bootstrap intervals {labels.covers(study)}"
+        + ("." if len(study.seeds) == 1 else "; the standard deviation over seeds is beside them."),
         "Avg is the plain mean of the benchmarks and is shown only where all of them are there. "
         "A missing result shows as –, never as 0; so does a number over seeds that one of them "
         "lacks.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mars.analysis import labels
 from mars.analysis.arrivals import label, phase_label, served
 from mars.analysis.render import Column, Row, Section, Table
 from mars.config import Study
@@ -51,8 +52,9 @@ def arrivals(study: Study, results: Path) -> Table:
         "Latency is from arrival to the last token, wait from arrival to the first forward. "
         "Tokens/s is over the time from a phase's first arrival to the last finish of its "
         "requests, so where the load is low it is bounded by arrivals.",
-        "Score has a 95 % bootstrap interval over documents; a document asked several times is "
-        "drawn with all its requests. The trace is run once per policy: times have no interval.",
+        f"Score has a 95 % bootstrap interval {labels.covers(study)}; a document asked several "
+        "times is drawn with all its requests. The trace is run once per policy: times have no "
+        "interval.",
     ]
     if len(study.seeds) > 1:
         notes.append("Means over seeds; 'seeds ±' is the standard deviation over them.")

@@ -62,7 +62,7 @@ def glance(study: Study, results: Path) -> Table:
         Column("forwards", f"Tokens per forward at {below}", 2, True, True),
     ]
     notes = [
-        "Means over the benchmarks, in points; 95 % bootstrap intervals over documents only, "
+        f"Means over the benchmarks, in points; 95 % bootstrap intervals {labels.covers(study)}, "
         f"differences paired by document. Rows marked 'paper': {paper.CREDIT}.",
     ]
     title = "At a glance"

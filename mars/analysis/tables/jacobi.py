@@ -71,7 +71,7 @@ def jacobi(study: Study, results: Path) -> Table:
         "A guess that was never predicted yet (all of them, at the first step) is the last prompt "
         "token; afterwards the predictions that were not accepted are the next guesses.",
         f"The paper gives one number each ({paper.CREDIT}), not one a benchmark.",
-        "Avg carries a 95 % bootstrap interval over documents only.",
+        f"Avg carries a 95 % bootstrap interval {labels.covers(study)}.",
     ]
     sections = [
         Section("Tokens per forward", forwards),

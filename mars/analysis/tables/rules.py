@@ -56,7 +56,7 @@ def acceptance(study: Study, results: Path) -> Table:
     notes = [
         where,
         "The same threshold means another thing to each rule: compare scores at equal tokens per "
-        "forward. Intervals are 95 % bootstrap intervals over documents only.",
+        f"forward. Intervals are 95 % bootstrap intervals {labels.covers(study)}.",
         "The paper compares the same three rules in its appendix; its numbers are not in this "
         "project.",
     ]
@@ -116,7 +116,8 @@ def chance(study: Study, results: Path) -> Table:
     notes = [
         "The best constant or random answer comes from the benchmark's own grader where the study "
         "recorded it (chance.csv), else from the number of options.",
-        "Scores at one token per forward; Avg with a 95 % bootstrap interval over documents only.",
+        "Scores at one token per forward; Avg with a 95 % bootstrap interval "
+        f"{labels.covers(study)}.",
     ]
     sections = [
         Section("Scores (%)", rows),
