@@ -54,7 +54,6 @@ def _served(policy: str, phase: int | None, runs: pd.DataFrame) -> Served:
     def mean(of: Callable[[pd.DataFrame], float]) -> float:
         return float(np.mean([of(frame) for frame in seeds.values()]))
 
-    scores = [_score(policy, phase, seed, frame) for seed, frame in seeds.items()]
     return Served(
         policy,
         phase,
@@ -64,22 +63,25 @@ def _served(policy: str, phase: int | None, runs: pd.DataFrame) -> Served:
         wait=mean(lambda f: float((f["start"] - f["arrival"]).mean())),
         tokens_per_s=mean(lambda f: f["tokens"].sum() / (f["finish"].max() - f["arrival"].min())),
         tokens_per_forward=mean(lambda f: f["tokens"].sum() / f["forwards"].sum()),
-        score=Estimate(
-            float(np.mean([value for value, _ in scores])),
-            np.mean([draws for _, draws in scores], axis=0),
-            {seed: value for seed, (value, _) in zip(seeds, scores, strict=True)},
-        ),
+        score=_score(policy, phase, seeds),
     )
 
 
-def _score(
-    policy: str, phase: int | None, seed: int, runs: pd.DataFrame
-) -> tuple[float, st.Floats]:
-    """Mean score and its replicates: a document asked several times is drawn with all of them."""
-    documents = runs.groupby("doc_id")["score"].agg(["sum", "count"])
-    rng = st.generator("arrivals", policy, phase, seed)
-    sums, counts = (documents[c].to_numpy("float64") for c in ("sum", "count"))
-    return 100 * float(runs["score"].mean()), 100 * st.resample_ratio(sums, counts, rng)
+def _score(policy: str, phase: int | None, seeds: dict[int, pd.DataFrame]) -> Estimate:
+    """The mean over seeds; a document asked several times is drawn with all its requests.
+
+    Without an interval where seeds were asked different documents.
+    """
+    per_seed = {seed: 100 * float(runs["score"].mean()) for seed, runs in seeds.items()}
+    value = float(np.mean(list(per_seed.values())))
+    asked = [runs.groupby("doc_id")["score"].agg(["sum", "count"]) for runs in seeds.values()]
+    if len({tuple(documents.index) for documents in asked}) > 1:
+        return Estimate(value, per_seed=per_seed)
+    n = len(asked[0])
+    drawn = st.Resampling(np.zeros(n), st.generator("arrivals", phase))
+    ratios = [drawn.ratios(*documents.to_numpy("float64").T) for documents in asked]
+    draws = 100 * np.mean(ratios, axis=0)
+    return Estimate(value, st.unseen(draws, n, st.generator("arrivals", policy, phase)), per_seed)
 
 
 def latency(runs: pd.DataFrame) -> pd.Series:

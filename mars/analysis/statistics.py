@@ -212,19 +212,6 @@ def unseen(scores: Floats, documents: int, rng: np.random.Generator) -> Floats:
     return np.clip(made + scores.mean() - made.mean(), 0.0, 100.0)
 
 
-def resample_ratio(
-    top: Floats, bottom: Floats, rng: np.random.Generator, resamples: int = RESAMPLES
-) -> Floats:
-    """Bootstrap replicates of Σ top ÷ Σ bottom, documents drawn in pairs."""
-    n = len(top)
-    chunk = max(1, 2_000_000 // n)
-    out = []
-    for start in range(0, resamples, chunk):
-        drawn = rng.integers(n, size=(min(chunk, resamples - start), n), dtype=np.int32)
-        out.append(top[drawn].sum(axis=1) / bottom[drawn].sum(axis=1))
-    return np.concatenate(out)
-
-
 def combine(terms: Sequence[tuple[float, Estimate | None]]) -> Estimate | None:
     """A weighted sum of estimates whose draws belong together; None unless all are there.
 

@@ -50,12 +50,9 @@ def test_ratio_interval_agrees_with_scipy():
         method="percentile",
         rng=4,
     ).confidence_interval
-    for draws in (
-        resampling((ONE, 250), name="c", resamples=10_000).ratios(tokens, forwards),
-        st.resample_ratio(tokens, forwards, st.generator("c"), 10_000),
-    ):
-        interval = st.Estimate(tokens.sum() / forwards.sum(), draws).interval
-        assert interval == pytest.approx((theirs.low, theirs.high), abs=0.01)
+    draws = resampling((ONE, 250), name="c", resamples=10_000).ratios(tokens, forwards)
+    interval = st.Estimate(tokens.sum() / forwards.sum(), draws).interval
+    assert interval == pytest.approx((theirs.low, theirs.high), abs=0.01)
 
 
 def test_macro_average_weights_sub_tasks_equally():
