@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import shutil
+from itertools import combinations
 from pathlib import Path
 
+import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.text import Text
 
 from mars.analysis.compare import frontier
 from mars.analysis.compare.numbers import compare, pairs, verdict
 from mars.analysis.compare.page import difference_table, verdict_table, write_comparison
+from mars.analysis.figures import style
 from mars.analysis.statistics import Estimate
 from mars.analysis.summary import summarise
 from mars.config import ConfigError, Study, Variant, parse_study
@@ -152,6 +156,21 @@ def test_the_frontier_has_the_points_that_were_measured(made):
     assert (swept["low"] <= swept["score"]).all()
 
 
+def test_the_frontier_is_as_wide_as_a_page_and_names_its_ends(made):
+    study, results = made
+    with matplotlib.rc_context(fname=style.STYLE):
+        points = frontier.data(study, results, "mars_b4", ["ar_sft"])
+        drawn = frontier.figure(study, points, "mars_b4", ["ar_sft"])
+        drawn.draw_without_rendering()
+    assert drawn.get_figwidth() == style.WIDE
+    for ax, panel in zip(drawn.axes, ["mean", *study.evaluation.panels], strict=True):
+        taus = points[(points["panel"] == panel) & (points["variant"] == "mars_b4")]["tau"]
+        assert {f"τ {taus.max():g}", f"τ {taus.min():g}"} <= {text.get_text() for text in ax.texts}
+        boxes = [Text.get_window_extent(text) for text in ax.texts]
+        assert not any(a.overlaps(b) for a, b in combinations(boxes, 2))
+        assert all(text.get_fontsize() >= style.SMALL for text in ax.texts)
+
+
 def test_the_page_says_it_all_and_fetches_nothing(made, tmp_path):
     study, results = made
     out = write_comparison(study, results, "worse", BASELINES, 2.0, tmp_path / "compare-worse.html")
@@ -163,6 +182,7 @@ def test_the_page_says_it_all_and_fetches_nothing(made, tmp_path):
     [image] = page.all("img")
     assert image["src"].startswith("data:image/png;base64,")
     assert image["alt"]
+    assert 800 < int(image["width"]) < 900  # as the report shows a figure of a page's width
     for tag, attributes in page.tags:
         for name in ("src", "href"):
             assert not (attributes.get(name) or "").startswith("http"), tag

@@ -234,7 +234,7 @@ def test_a_label_stands_beside_its_point_and_on_nothing_that_is_drawn():
     made.draw_without_rendering()
     assert {text.get_text() for text in ax.texts} >= {"τ = 1", "τ = 0.9", "τ = 0.5"}
     marks = ax.transData.transform(np.concatenate([line, above]))
-    boxes = [text.get_window_extent() for text in ax.texts]
+    boxes = [Text.get_window_extent(text) for text in ax.texts]
     for text, box in zip(ax.texts, boxes, strict=True):
         assert not any(box.contains(x, y) for x, y in marks), text.get_text()
         assert not any(box.overlaps(other) for other in boxes if other is not box)

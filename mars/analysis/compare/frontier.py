@@ -12,11 +12,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patheffects import withStroke
 
 from mars.analysis import labels
 from mars.analysis.compare.numbers import common_thresholds
-from mars.analysis.figures import style
+from mars.analysis.figures import beside, style
 from mars.analysis.results import as_rows
 from mars.analysis.summary import Summary, mean_over, summarise
 from mars.config import Study
@@ -77,31 +76,34 @@ def draw(
 
 
 def figure(study: Study, points: pd.DataFrame, variant: str, baselines: Sequence[str]) -> Figure:
-    """Scales down, panels across."""
+    """Scales down, panels across; three of them in a row at most."""
     scales, panels = study.scales_of(variant), [MEAN, *study.evaluation.panels]
-    made = Figure(figsize=(3.5 * len(panels), 3.0 * len(scales) + 0.5), layout="constrained")
-    axes = made.subplots(len(scales), len(panels), squeeze=False)
+    across = min(len(panels), 3)
+    rows = -(-len(panels) // across)  # of each scale
+    down = rows * len(scales)
+    made = Figure(figsize=(style.WIDE, 2.2 * down + 0.4), layout="constrained")
+    axes = made.subplots(down, across, squeeze=False)
     for i, scale in enumerate(scales):
-        for j, panel in enumerate(panels):
-            ax = axes[i][j]
+        mine = axes[i * rows : (i + 1) * rows].flat
+        for ax in mine[len(panels) :]:
+            ax.remove()
+        for j, (ax, panel) in enumerate(zip(mine, panels, strict=False)):
             shown = f"mean of {len(study.evaluation.benchmarks)}" if panel == MEAN else panel
             ax.set_title(f"{scale} · {shown}", loc="left")
             here = points[(points["scale"] == scale) & (points["panel"] == panel)]
             if here.empty:
                 style.nothing(ax)
                 continue
-            for number, name in enumerate([variant, *baselines]):
-                _line(ax, here[here["variant"] == name], number)
-            if i == len(scales) - 1:
+            _panel(ax, here, [variant, *baselines])
+            if i == len(scales) - 1 and j + across >= len(panels):
                 ax.set_xlabel("tokens per forward")
-            if j == 0:
+            if j % across == 0:
                 ax.set_ylabel("score (%)")
-            ax.margins(x=0.12, y=0.12)
     handles = [
         Line2D([], [], **_look(number), label=name)
         for number, name in enumerate([variant, *baselines])
     ]
-    made.legend(handles=handles, loc="outside lower center", ncols=4)
+    made.legend(handles=handles, loc="outside lower center", ncols=3)
     return made
 
 
@@ -118,33 +120,19 @@ def _look(number: int) -> dict[str, Any]:
     }
 
 
-def _line(ax: Axes, line: pd.DataFrame, number: int) -> None:
-    if line.empty:
-        return
-    look = _look(number)
-    line = line.sort_values("tau", ascending=False)
-    ax.vlines(
-        line["forwards"], line["low"], line["high"], color=look["color"], alpha=0.3, linewidth=0.9
-    )
-    ax.plot(line["forwards"], line["score"], zorder=3 if number == 0 else 2, **look)
-    if number == 0:
-        _name_thresholds(ax, line, look["color"])
-
-
-def _name_thresholds(ax: Axes, line: pd.DataFrame, colour: str) -> None:
-    """Write each τ beside its point, but for those that would lie on the one before."""
-    gap = 0.1 * float(np.ptp(line["forwards"]))
-    told = -np.inf
-    for row in as_rows(line):
-        if row["forwards"] - told < gap:
-            continue
-        told = row["forwards"]
-        ax.annotate(
-            f"τ {row['tau']:g}",
-            (row["forwards"], row["score"]),
-            xytext=(4, 5),
-            textcoords="offset points",
-            fontsize=7,
-            color=colour,
-            path_effects=[withStroke(linewidth=2, foreground="white")],
-        )
+def _panel(ax: Axes, here: pd.DataFrame, names: Sequence[str]) -> None:
+    """The curves of a panel, the thresholds of the first written beside its points."""
+    lines = []
+    for number, name in enumerate(names):
+        line = here[here["variant"] == name].sort_values("tau", ascending=False)
+        look = _look(number)
+        at, low, high = line["forwards"], line["low"], line["high"]
+        ax.vlines(at, low, high, color=look["color"], alpha=0.3, linewidth=0.9)
+        ax.plot(at, line["score"], zorder=3 if number == 0 else 2, **look)
+        lines.append(line[["forwards", "score"]].to_numpy("float64"))
+    ax.margins(x=0.15, y=0.12)
+    ax.autoscale_view()
+    first = as_rows(here[here["variant"] == names[0]].sort_values("tau"))
+    ends, between = [*first[-1:], *first[:-1][:1]], first[1:-1][::-1]
+    told = [(f"τ {row['tau']:g}", row["forwards"], row["score"]) for row in [*ends, *between]]
+    beside.name(ax, told, lines, _look(0)["color"], needed=len(ends))

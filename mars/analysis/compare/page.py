@@ -26,6 +26,7 @@ from mars.analysis.compare.numbers import (
 from mars.analysis.environment import environment
 from mars.analysis.missing import again, configfile, missing
 from mars.analysis.render import Column, Row, Section, Table, Told, write_text
+from mars.analysis.report.content import size
 from mars.analysis.report.page import Part, page, terms
 from mars.analysis.results import as_rows, load_evaluation, training_costs
 from mars.config import Study
@@ -225,12 +226,12 @@ def _frontier(study: Study, results: Path, variant: str, baselines: Sequence[str
     text = base64.b64encode(image).decode("ascii")
     caption = (
         f"Score against tokens per forward as τ falls from left to right: {variant} (thick, its "
-        "thresholds named) over its baselines. Vertical bars: 95 % intervals "
+        "thresholds named where there is room) over its baselines. Vertical bars: 95 % intervals "
         f"{labels.covers(study)}."
     )
     return (
         '<figure><div class="plot" tabindex="0" role="region" aria-label="Frontier">'
-        f'<img alt="{html.escape(caption)}" src="data:image/png;base64,{text}"></div>'
+        f'<img alt="{html.escape(caption)}"{size(image)} src="data:image/png;base64,{text}"></div>'
         f"<figcaption>{html.escape(caption)}</figcaption></figure>"
     )
 

@@ -16,21 +16,28 @@ Points = NDArray[np.float64]
 Label = tuple[str, float, float]
 """A text, and the point (x, y) that it names."""
 
+NEAR = ((1, 1), (1, -1), (-1, 1), (-1, -1), (0, 1), (0, -1), (1, 0), (-1, 0))
 SPOTS = (
-    *((1, 1), (1, -1), (-1, 1), (-1, -1), (0, 1), (0, -1), (1, 0), (-1, 0)),
+    *NEAR,
     *((1, 2), (1, -2), (-1, 2), (-1, -2), (0, 2), (0, -2), (0, 3), (0, -3)),
 )
 """Where a label may stand, right and up from its point, the best first."""
+HIDES, COVERS = 3.0, 1000.0
+"""What it costs to lie on a mark, and on another label; to leave the panel costs half of that."""
 STEP = 5.0
 """Points from a point to its label; a second and third step up or down are a line's height."""
 
 
-def name(ax: Axes, labels: Iterable[Label], lines: Sequence[Points], colour: str) -> None:
+def name(
+    ax: Axes, labels: Iterable[Label], lines: Sequence[Points], colour: str, needed: int = 2
+) -> None:
     """Write labels into a panel whose limits are set.
 
     Args:
-        labels: the more important first: a later one that finds no free place is left out.
+        labels: the more important first.
         lines: what is drawn, each of shape (n, 2), in the order in which its points are joined.
+        needed: so many are written wherever they hide least; the others where they hide nothing
+            close by.
     """
     width, height = _inches(ax)
     scale = 72 * np.array([width, height])
@@ -39,19 +46,19 @@ def name(ax: Axes, labels: Iterable[Label], lines: Sequence[Points], colour: str
     marks = np.concatenate([*points, np.empty((0, 2))])
     joints = np.concatenate([*map(_along, points), np.empty((0, 2))])
     taken: list[Points] = []
-    for text, x, y in labels:
+    for i, (text, x, y) in enumerate(labels):
         at = (np.array([x, y]) - low) / (high - low) * scale
         size = style.SMALL * np.array([0.6 * len(text), 1.1])
-        boxes = [_box(at, spot, size) for spot in SPOTS]
+        boxes = [_box(at, spot, size) for spot in (SPOTS if i < needed else NEAR)]
         costs = [
-            3.0 * _inside(marks, box, 3.5)
+            HIDES * _inside(marks, box, 3.5)
             + 0.5 * _inside(joints, box, 0.5)
-            + 100.0 * any(_meet(box, other) for other in taken)
-            + 100.0 * bool((box[0] < -2).any() or (box[1] > scale + 2).any())
+            + COVERS * any(_meet(box, other) for other in taken)
+            + 0.5 * COVERS * bool((box[0] < -2).any() or (box[1] > scale + 2).any())
             for box in boxes
         ]
         best = int(np.argmin(costs))
-        if taken and costs[best] >= 100:
+        if costs[best] >= (HIDES if i >= needed else COVERS):
             continue
         taken.append(boxes[best])
         far = abs(SPOTS[best][1]) > 1
