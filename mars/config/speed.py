@@ -24,6 +24,15 @@ class Continuous(Section):
     shortest: int = Field(16, ge=1, description="new tokens; lengths are log-uniform")
     longest: int = Field(256, ge=1)
 
+    @model_validator(mode="after")
+    def _lengths(self) -> Continuous:
+        if self.shortest > self.longest:
+            raise ValueError(
+                f"throughput.continuous.shortest {self.shortest} is above longest {self.longest}: "
+                "swap them"
+            )
+        return self
+
 
 class Trace(Section):
     """Requests that arrive over time, under fixed τ and under a controller of τ.
@@ -33,7 +42,7 @@ class Trace(Section):
     """
 
     slots: int = Field(8, ge=1, description="rows in flight")
-    requests: list[Annotated[int, Field(ge=1)]] = [16, 48, 16]
+    requests: list[Annotated[int, Field(ge=1)]] = Field([16, 48, 16], min_length=1)
     loads: list[Annotated[float, Field(gt=0)]] = [0.5, 2.0, 0.5]
     thresholds: list[Tau] = Field([1.0, 0.95, 0.7], description="the fixed ones")
     tau_high: Tau = Field(0.95, description="of the controller, while nothing waits")
@@ -68,8 +77,8 @@ class Throughput(Section):
     )
     block_size: int | None = Field(None, ge=1, description="tokens drafted; null: the variant's")
     thresholds: list[Tau] = Field([0.95], description="of MARS; empty: replayed acceptance only")
-    batch_sizes: list[Annotated[int, Field(ge=1)]] = [1, 4, 8, 16, 32]
-    cache_blocks: list[Annotated[int, Field(ge=1)]] = [4, 8, 16, 32]
+    batch_sizes: list[Annotated[int, Field(ge=1)]] = Field([1, 4, 8, 16, 32], min_length=1)
+    cache_blocks: list[Annotated[int, Field(ge=1)]] = Field([4, 8, 16, 32], min_length=1)
     repeats: int = Field(3, ge=1)
     max_new_tokens: int = Field(64, ge=1)
     threads: int = Field(1, ge=1)
@@ -80,6 +89,14 @@ class Throughput(Section):
     replay: Replay | None = None
     continuous: Continuous | None = None
     trace: Trace | None = None
+
+    @model_validator(mode="after")
+    def _once(self) -> Throughput:
+        for name in ("thresholds", "batch_sizes", "cache_blocks"):
+            values = getattr(self, name)
+            if len(set(values)) < len(values):
+                raise ValueError(f"throughput.{name}: name each once, got {values}")
+        return self
 
     def prompts_at(self, batch_size: int) -> int:
         """How many prompts a run decodes at a batch size: all, or as many as ``batches`` takes."""
