@@ -70,6 +70,11 @@ class Engine:
         """Requests that have no slot yet."""
         return len(self._queue)
 
+    @property
+    def backlog(self) -> int:
+        """Requests that the next step leaves without a slot."""
+        return len(self._queue) - self._admissible()
+
     def submit(self, request: Request) -> int:
         """Let a request wait for a slot; returns its number: 0, 1, 2 …"""
         number = self._submitted
@@ -99,7 +104,10 @@ class Engine:
         if index is None:
             self._tau = tau
             rows["tau"] = tau
-            self._queue = deque((i, replace(request, tau=None)) for i, request in self._queue)
+            self._queue = deque(
+                (i, request if request.tau is None else replace(request, tau=None))
+                for i, request in self._queue
+            )
         elif (mine := rows["index"] == index).any():
             rows["tau"][mine] = tau
         elif any(i == index for i, _ in self._queue):
@@ -142,16 +150,20 @@ class Engine:
         return done
 
     def _admit(self) -> None:
-        """Give free slots to the requests that wait longest, once enough of them are free."""
-        batch = self._batch
-        slots, waiting = len(batch.state), len(self._queue)
-        count = min(slots - batch.count, waiting)
-        enough = min(max(slots // SLOTS_PER_PREFILL, 1), waiting) if batch.count else 1
-        if count >= enough > 0 and self._policy.admits(batch.rows):
-            taken = [self._queue.popleft() for _ in range(count)]
+        """Give slots to the requests that wait longest, as many as may have one now."""
+        if count := self._admissible():
+            batch, taken = self._batch, [self._queue.popleft() for _ in range(count)]
             batch.admit([request for _, request in taken], self._states(taken))
             if batch.cache is None:  # nothing to prefill: every step forwards the whole row
                 batch.fresh = 0
+
+    def _admissible(self) -> int:
+        """How many requests may have a slot now: as many as are free, once enough of them are."""
+        batch, waiting = self._batch, len(self._queue)
+        slots = len(batch.state)
+        count = min(slots - batch.count, waiting)
+        enough = min(max(slots // SLOTS_PER_PREFILL, 1), waiting) if batch.count else 1
+        return count if count >= enough and self._policy.admits(batch.rows) else 0
 
     def _states(self, taken: list[tuple[int, Request]]) -> Rows:
         """(K,) the rows of requests as they begin."""

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mars.decoding import DecodingError, Engine, Request, Work
+from mars.decoding import engine as engine_module
 from mars.decoding import rows as rows_module
 from mars.decoding.base import BoundDecoder
 from mars.decoding.mars import MarsDecoder
@@ -175,6 +176,41 @@ def test_tau_of_one_request():
     assert max(found[0].accepted[1:]) > 1
     assert max(found[1].accepted) > 1
     assert set(found[2].accepted) == {1}
+
+
+def test_a_threshold_for_all_copies_no_request_that_has_none(monkeypatch):
+    """It is set before each step where it follows the load."""
+    engine = Engine(make(decoder="mars", block_size=4, tau=0.3, end_ids=()), 1, 48)
+    for tau in (None, 0.9, None):
+        engine.submit(Request((3, 4, 5), 12, tau=tau))
+    copied = []
+    copy = engine_module.replace
+    monkeypatch.setattr(
+        engine_module, "replace", lambda one, **new: copied.append(one.tau) or copy(one, **new)
+    )
+    engine.set_tau(1.0)
+    assert copied == [0.9]
+    engine.set_tau(1.0)
+    assert copied == [0.9]
+    while engine.active or engine.waiting:
+        for _, made in engine.step():
+            assert set(made.accepted) == {1}
+
+
+@pytest.mark.parametrize("slots", [2, 16])
+@pytest.mark.parametrize("cache", [{}, {"cache": "block", "cache_block": 4}])
+def test_the_backlog_is_what_a_step_leaves_waiting(slots, cache):
+    """Of 16 slots one that is free stays so, until another is."""
+    engine = Engine(make(decoder="mars", block_size=4, tau=0.6, end_ids=(), **cache), slots, 40)
+    for number in range(slots + 5):
+        engine.submit(Request((3 + number % 7, 4, 5), 4 + 3 * number % 7))
+    counts = set()
+    while engine.active or engine.waiting:
+        expected = engine.backlog
+        counts.add(engine.active + engine.waiting - slots == expected)
+        engine.step()
+        assert engine.waiting == expected
+    assert False in counts or slots == 2
 
 
 def test_what_is_in_flight_can_be_read():

@@ -57,6 +57,10 @@ class FakeEngine:
     def waiting(self) -> int:
         return len(self.queue)
 
+    @property
+    def backlog(self) -> int:
+        return max(0, self.active + self.waiting - self.slots)
+
     def submit(self, request: Request) -> int:
         self.queue.append((len(self.submitted), request))
         self.submitted.append(self.watch.time)
@@ -98,7 +102,7 @@ def run(policy, rate: float = 0.5, trace: Trace = TRACE):
     engine = FakeEngine(watch)
     arrivals = draw_arrivals(trace, 0, rate)
     clock = Clock(watch)
-    served = serve(engine, SLOTS, asked(len(arrivals)), arrivals, policy, clock)
+    served = serve(engine, asked(len(arrivals)), arrivals, policy, clock)
     return served, engine, clock
 
 
@@ -185,7 +189,7 @@ def test_the_queue_is_what_waits_when_a_request_comes():
     watch = Watch()
     engine = FakeEngine(watch)
     arrivals = [Arrival(0, at) for at in (0.0, 0.0, 0.0, 0.5, 0.6, 50.0)]
-    served = serve(engine, SLOTS, asked(6), arrivals, fixed(1.0), Clock(watch))
+    served = serve(engine, asked(6), arrivals, fixed(1.0), Clock(watch))
     assert [one.queue for one in served] == [0, 0, 0, 1, 2, 0]
 
 
@@ -194,7 +198,7 @@ def test_idle_time_is_jumped_over():
     engine = FakeEngine(watch)
     arrivals = [Arrival(0, 10.0), Arrival(0, 1000.0)]
     clock = Clock(watch)
-    served = serve(engine, SLOTS, asked(2), arrivals, fixed(1.0), clock)
+    served = serve(engine, asked(2), arrivals, fixed(1.0), clock)
     assert [one.start for one in served] == [10.0, 1000.0]
     assert watch.time == 100.0 + 4 + 5  # what the steps took, and nothing more
     assert clock() - clock.jumped == 9.0
@@ -205,16 +209,16 @@ def test_a_step_is_not_interrupted_by_an_arrival():
     watch = Watch()
     engine = FakeEngine(watch)
     arrivals = [Arrival(0, 0.0), Arrival(0, 1.5)]
-    served = serve(engine, SLOTS, asked(2), arrivals, fixed(1.0), Clock(watch))
+    served = serve(engine, asked(2), arrivals, fixed(1.0), Clock(watch))
     assert served[1].start == 2.0
 
 
 def test_the_service_rate_is_that_of_full_slots():
     watch = Watch()
     requests = [Request((1,), 4)] * 6
-    assert service_rate(FakeEngine(watch), SLOTS, requests, 1.0, Clock(watch)) == 6 / 12
+    assert service_rate(FakeEngine(watch), requests, 1.0, Clock(watch)) == 6 / 12
     watch = Watch()
-    assert service_rate(FakeEngine(watch), SLOTS, requests, 0.5, Clock(watch)) == 6 / 6
+    assert service_rate(FakeEngine(watch), requests, 0.5, Clock(watch)) == 6 / 6
 
 
 def test_the_real_engine_gives_each_request_its_own_answer():
@@ -235,11 +239,11 @@ def test_the_real_engine_gives_each_request_its_own_answer():
 
     arrivals = draw_arrivals(TRACE, 0, rate=0.2)
     engine = Engine(decoder, SLOTS, columns)
-    served = serve(engine, SLOTS, requests, arrivals, fixed(0.5), Clock(Ticking()))
+    served = serve(engine, requests, arrivals, fixed(0.5), Clock(Ticking()))
     alone = decoder.generate(requests, slots=1)
     assert [one.generation.ids for one in served] == [made.ids for made in alone]
     assert [one.generation.accepted for one in served] == [made.accepted for made in alone]
     engine = Engine(decoder, SLOTS, columns)
-    served = serve(engine, SLOTS, requests, arrivals, controller(TRACE), Clock(Ticking()))
+    served = serve(engine, requests, arrivals, controller(TRACE), Clock(Ticking()))
     assert len({one.tau_start for one in served}) > 1
     assert all(one.generation.tokens for one in served)

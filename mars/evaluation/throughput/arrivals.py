@@ -109,14 +109,14 @@ def _run(
     assert trace is not None
     # where the model is compiled, a batch of any size is a program of its own
     warm_up = to_decode if grid.compile else to_decode[: trace.slots]
-    service_rate(new_engine(), trace.slots, warm_up, trace.tau_high, Clock())
-    rate = service_rate(new_engine(), trace.slots, to_decode, trace.tau_high, Clock())
+    service_rate(new_engine(), warm_up, trace.tau_high, Clock())
+    rate = service_rate(new_engine(), to_decode, trace.tau_high, Clock())
     arrivals = draw_arrivals(trace, seed, rate)
     rows: list[dict[str, Any]] = []
     summary = {}
     for name, policy in policies(trace).items():
         engine, clock = new_engine(), Clock()
-        served = serve(engine, trace.slots, to_decode, arrivals, policy, clock)
+        served = serve(engine, to_decode, arrivals, policy, clock)
         busy = clock() - clock.jumped
         scores = asked.scores([one.generation for one in served])
         rows += [

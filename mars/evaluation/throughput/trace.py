@@ -92,6 +92,8 @@ class Serving(Protocol):
     def active(self) -> int: ...
     @property
     def waiting(self) -> int: ...
+    @property
+    def backlog(self) -> int: ...
     def submit(self, request: Request) -> int: ...
     def set_tau(self, tau: float) -> None: ...
     def step(self) -> list[tuple[int, Generation]]: ...
@@ -127,7 +129,6 @@ class Served:
 
 def serve(
     engine: Serving,
-    slots: int,
     requests: Sequence[Request],
     arrivals: Sequence[Arrival],
     policy: Policy,
@@ -136,7 +137,7 @@ def serve(
     """Have an idle, new engine answer requests as they arrive.
 
     Args:
-        engine: with ``slots`` slots; requests take them in the order in which they came.
+        engine: requests take its slots in the order in which they came.
         requests: N; arrivals: N, in the order of time.
         policy: asked before each step for the threshold of all rows in flight.
         clock: the trace's.
@@ -152,9 +153,9 @@ def serve(
         if not engine.active and not engine.waiting:
             now = clock.jump(arrivals[len(served)].at)
         while len(served) < len(requests) and arrivals[len(served)].at <= now:
-            served.append(Served(arrivals[len(served)], _backlog(engine, slots)))
+            served.append(Served(arrivals[len(served)], engine.backlog))
             engine.submit(requests[len(served) - 1])
-        tau = policy(_backlog(engine, slots))
+        tau = policy(engine.backlog)
         engine.set_tau(tau)
         before = clock()
         finished = dict(engine.step())
@@ -189,15 +190,8 @@ class _Unfinished:
             one.finish, one.tau_end, one.generation = after, tau, generation
 
 
-def _backlog(engine: Serving, slots: int) -> int:
-    """Requests that the next step leaves without a slot."""
-    return max(0, engine.active + engine.waiting - slots)
-
-
-def service_rate(
-    engine: Serving, slots: int, requests: Sequence[Request], tau: float, clock: Clock
-) -> float:
+def service_rate(engine: Serving, requests: Sequence[Request], tau: float, clock: Clock) -> float:
     """Requests/s that an engine serves where all of them wait from the start."""
     at_once = [Arrival(0, 0.0)] * len(requests)
-    serve(engine, slots, requests, at_once, fixed(tau), clock)
+    serve(engine, requests, at_once, fixed(tau), clock)
     return len(requests) / (clock() - clock.jumped)
