@@ -22,7 +22,8 @@ from mars import streams
 from mars.data import Encoded
 from mars.measurement import clock, most_allocated
 from mars.streams import IGNORE, Layout, dense_mask
-from mars.training.attention import Documents, make_sight, packed_attention, shared_heads
+from mars.training import attention
+from mars.training.attention import Documents, packed_attention, packs, shared_heads
 from mars.training.objectives import Batch, Objective
 from mars.training.objectives.base import Key
 from mars.training.objectives.mars import Mars, whole_blocks_from_start
@@ -118,8 +119,9 @@ class Method:
         return self.name.endswith("released")
 
     def attending(self, model: PreTrainedModel) -> AbstractContextManager[Any]:
-        """Have a model attend as this method does."""
-        return nullcontext() if self.as_released else packed_attention(model)
+        """Have a model attend as this method does, which is as training does on its device."""
+        packed = packs(model.device) and not self.as_released
+        return packed_attention(model) if packed else nullcontext()
 
     def loss(self, model: PreTrainedModel, batch: Batch) -> Tensor:
         """The mean over the response tokens, of a model that attends so."""
@@ -166,13 +168,18 @@ def work(model: PreTrainedModel, method: Method, batch: Batch) -> Work:
     layout = batch.layout
     rows, width = layout.shape
     if method.as_released:
-        pairs = width**2 if layout.masked.any() else width * (width + 1) // 2
+        # a causal call of such widths takes SDPA on a CPU as long as one without a mask
+        skips = model.device.type == "cuda" and not layout.masked.any()
+        pairs = width * (width + 1) // 2 if skips else width**2
         return Work(rows * width, rows * width, rows * pairs)
     wanted = method.objective
     has_mask = (layout.mask_label != IGNORE) & wanted.wants_mask
     has_ar = (layout.ar_label != IGNORE) & wanted.wants_ar
-    sight = make_sight(wanted.predicate, layout, shared_heads(model), model.dtype)
-    pairs = sight.pairs if isinstance(sight, Documents) else batch.counts.attended
+    how = attention.kind(model.device)
+    if how == "documents":
+        pairs = Documents(wanted.predicate, layout, shared_heads(model), model.dtype).pairs
+    else:
+        pairs = batch.counts.attended if how == "flex" else rows * width**2
     return Work(rows * width, int((has_mask | has_ar).sum()), pairs)
 
 

@@ -26,7 +26,7 @@ from mars.config import ROUNDING, ConfigError, Section, Training
 from mars.data import Encoded, encode_all, end_of_turn_id
 from mars.training.objectives import Setup, make_objective
 from mars.training.objectives.base import Key
-from mars.training.run import check_context, fit
+from mars.training.run import check_context, fit, parameter_dtype, with_precision
 from mars.training.steps import Order
 
 log = logging.getLogger(__name__)
@@ -87,6 +87,7 @@ def pretrain(name: str, out: Path | None = None, recipe: Recipe | None = None) -
     """
     file = Path(name) if name.endswith((".yaml", ".yml")) else models.EMBEDDED / f"{name}.yaml"
     recipe = recipe or load_recipe(file)
+    recipe = recipe.model_copy(update={"training": with_precision(recipe.training)})
     folder = Path(out) if out is not None else file.with_suffix("")
     resolved = recipe.model_dump(mode="json")
     if _is_done(folder, resolved):
@@ -97,7 +98,7 @@ def pretrain(name: str, out: Path | None = None, recipe: Recipe | None = None) -
 
     torch.set_num_threads(recipe.training.threads)
     tokenizer = build_tokenizer()
-    model = build_model(recipe, tokenizer)
+    model = build_model(recipe, tokenizer).to(getattr(torch, parameter_dtype(recipe.training)))
     end = end_of_turn_id(tokenizer)
     objective = make_objective(
         "ar_sft",
@@ -116,11 +117,12 @@ def pretrain(name: str, out: Path | None = None, recipe: Recipe | None = None) -
     total = recipe.examples * recipe.training.epochs
     trainer = fit(
         model, tokenizer, objective, Order(_corpus(recipe, tokenizer), total), recipe.training,
-        work, recipe.seed, resolved,
+        work, recipe.seed, _what_counts(resolved),
         epoch_examples=recipe.examples, label=f"pretrain {folder.name}",
     )  # fmt: skip
-    trained = trainer.whole_model().to(getattr(torch, recipe.dtype))
-    if trainer.is_world_process_zero():
+    trained = trainer.whole_model()
+    if trained is not None:
+        trained = trained.to(getattr(torch, recipe.dtype))
         models.save_checkpoint(trained, tokenizer, folder, resolved)
         shutil.rmtree(work, ignore_errors=True)
     trainer.accelerator.wait_for_everyone()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,7 @@ def train_variant(
         epoch_examples=len(examples), label=f"{scale} {variant}",
     )  # fmt: skip
     trained = trainer.whole_model()
-    if trainer.is_world_process_zero():
+    if trained is not None:
         models.save_checkpoint(trained, tokenizer, out / "model", recipe)
         told = {"data": examples.report.as_json(), **computed(trained, config)}
         write_summary(out / "training.json", trainer.progress, told)
@@ -124,9 +125,11 @@ def check_processes(config: Training) -> None:
     """
     started = int(os.environ.get("WORLD_SIZE", 1))
     if config.processes > 1 and started != config.processes:
+        file = config.accelerate
+        how = f"--config_file {shlex.quote(file)}" if file else "--multi_gpu"  # on a CPU too
         raise TrainingError(
             f"training.processes is {config.processes} and {started} started: use accelerate "
-            f"launch --multi_gpu --num_processes {config.processes} -m mars train … (on CPU too)"
+            f"launch {how} --num_processes {config.processes} -m mars train …"
         )
 
 

@@ -16,7 +16,7 @@ from types import MethodType
 from typing import Any
 
 import torch
-from accelerate.utils import DistributedType
+from accelerate.utils import DistributedType, broadcast_object_list
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader
@@ -211,11 +211,11 @@ class SumTrainer(Trainer):
             SystemExit: 143, after SIGTERM, with the state saved.
         """
         with writing(self.out):
+            resume = None
             if self.is_world_process_zero():
                 self.folder.mkdir(parents=True, exist_ok=True)
-                newest_whole(self.folder)  # clears broken ones away
-            self.accelerator.wait_for_everyone()
-            resume = newest_whole(self.folder)
+                resume = newest_whole(self.folder)  # clears broken ones away
+            (resume,) = broadcast_object_list([resume])
             if resume:
                 self.progress = Progress.load(resume)
             done = int(resume.name.split("-")[1]) if resume else 0
@@ -228,16 +228,17 @@ class SumTrainer(Trainer):
             raise SystemExit(143)
         return self.progress
 
-    def whole_model(self) -> PreTrainedModel:
-        """The trained model in one piece; every process has to ask."""
+    def whole_model(self) -> PreTrainedModel | None:
+        """The trained model in one piece, in the main process; every process has to ask."""
         model: PreTrainedModel = self.accelerator.unwrap_model(self.model)
-        if self.accelerator.distributed_type != DistributedType.FSDP:
-            return model
-        state = self.accelerator.get_state_dict(self.model_wrapped)
-        whole: PreTrainedModel = AutoModelForCausalLM.from_config(model.config)
-        if self.is_world_process_zero():
-            whole.load_state_dict(state)
-        return whole
+        sharded = self.accelerator.distributed_type == DistributedType.FSDP
+        state = self.accelerator.get_state_dict(self.model_wrapped) if sharded else None
+        if not self.is_world_process_zero():
+            return None
+        if sharded:
+            model = AutoModelForCausalLM.from_config(model.config)
+            model.load_state_dict(state)
+        return model
 
     def _terminate(self) -> None:
         self.terminated = True
@@ -302,7 +303,10 @@ def keep_sums_wide(plugin: Any) -> None:
 
 
 def _tensorboard(out: Path) -> TensorBoardCallback:
-    """Logs in ``tensorboard/`` beside the model, where they outlive the trainer's state."""
+    """Logs in ``tensorboard/`` beside the trainer's state, which they outlive.
+
+    Not those of ``mars pretrain``, whose folder of work goes when the checkpoint is written.
+    """
     callback = TensorBoardCallback()
     callback.logging_dir = str(out / "tensorboard")
     return callback

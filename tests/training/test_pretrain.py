@@ -5,6 +5,7 @@ import signal
 
 import pytest
 import torch
+from tiny_training import at_step
 from transformers import AutoModelForCausalLM
 
 from mars import models
@@ -45,7 +46,12 @@ def test_a_stopped_run_gives_the_same_file(tmp_path, monkeypatch):
             pretrain("toy-s", tmp_path / "out", recipe)
     assert not (tmp_path / "out").exists()
     assert (tmp_path / "out.training" / "trainer" / "checkpoint-3").is_dir()
-    assert pretrain("toy-s", tmp_path / "out", recipe) == tmp_path / "out"
+    told = recipe.training.model_copy(update={"logging_steps": 1})  # which shapes no model
+    again, done = recipe.model_copy(update={"training": told}), []
+    with monkeypatch.context() as patch:
+        at_step(patch, 2, lambda: done.append("again"))
+        assert pretrain("toy-s", tmp_path / "out", again) == tmp_path / "out"
+    assert not done
     assert weights(tmp_path / "out") == weights(whole)
     assert not (tmp_path / "out.training").exists()
 
@@ -64,6 +70,21 @@ def test_a_stopped_run_gives_the_same_file(tmp_path, monkeypatch):
     assert record["recipe"] == recipe.model_dump(mode="json")
     spare = record["mask_token_id"]
     assert models.highest_id(tokenizer) < spare < model.get_input_embeddings().num_embeddings
+
+
+@pytest.mark.parametrize("asked", ["float64", "auto"])
+def test_it_computes_as_its_recipe_says(tmp_path, monkeypatch, asked):
+    monkeypatch.setattr(models, "choose_dtype", lambda dtype, _: dtype.replace("auto", "bfloat16"))
+    seen, original = set(), SumTrainer.end_of_step
+
+    def told(self, number):
+        seen.add((next(self.model.parameters()).dtype, self.args.bf16))
+        original(self, number)
+
+    monkeypatch.setattr(SumTrainer, "end_of_step", told)
+    recipe = {**RECIPE, "training": {"batch_size": 35, "dtype": asked}}
+    pretrain("toy-s", tmp_path / "out", Recipe.model_validate(recipe))
+    assert seen == {(torch.float64, False) if asked == "float64" else (torch.float32, True)}
 
 
 def test_loss_on_all_tokens_or_on_the_response():

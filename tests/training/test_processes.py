@@ -149,6 +149,16 @@ def test_two_processes_give_the_loss_curve_of_one(base, rows, tmp_path, variant)
         torch.testing.assert_close(value, wanted[name], rtol=1e-6, atol=1e-8)
 
 
+def test_two_machines_shard_as_one_does():
+    """Copies of a 7B model, one a GPU, would not fit."""
+    one, two = (
+        yaml.safe_load((REPO / "config" / "accelerate" / f"{name}.yaml").read_text())
+        for name in ("eight_gpus_fsdp", "multi_node")
+    )
+    assert two["fsdp_config"] == one["fsdp_config"]
+    assert two["num_processes"] == two["num_machines"] * one["num_processes"]
+
+
 @pytest.mark.parametrize("file", sorted((REPO / "config" / "accelerate").glob("*.yaml")))
 def test_accelerate_reads_our_configurations(file):
     held = yaml.safe_load(file.read_text())

@@ -240,7 +240,11 @@ def test_errors_come_before_any_work(base, rows, tmp_path):
         assert not out.exists()
 
     study = build_study(rows)
-    refused(build_study(rows, processes=2), TrainingError, "processes is 2 and 1 started")
+    few = r"processes is 2 and 1 started: use accelerate launch --multi_gpu --num_processes 2 -m"
+    refused(build_study(rows, processes=2), TrainingError, few)
+    named = build_study(rows, processes=2, accelerate="mine.yaml")
+    how = r"launch --config_file mine.yaml --num_processes 2 -m mars train …$"
+    refused(named, TrainingError, how)
     refused(study, CheckpointError, "no such checkpoint folder", parent=tmp_path / "nowhere")
     mars = study.variants["mars"]
     for change, match in [

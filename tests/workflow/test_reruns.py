@@ -147,6 +147,7 @@ def test_the_learning_rate_retrains_everything(finished):
     [
         "training={threads: 2}",
         "training={logging_steps: 7}",
+        "training={row_length: 256, micro_batch_tokens: 2048, activation_checkpointing: true}",
         "training={processes: 2}",
         "training={accelerate: config/accelerate/one_gpu.yaml}",
         "evaluation={processes: 2}",
