@@ -14,6 +14,7 @@ from mars.analysis.render import Column, Section, Table
 from mars.analysis.report.cite import FILE, cite
 from mars.analysis.report.content import first, size
 from mars.analysis.report.examples import choose, examples
+from mars.analysis.report.page import FOLDER
 from mars.analysis.report.verdicts import verdicts
 from mars.analysis.results import iter_records
 from mars.analysis.tidy import write_tidy
@@ -168,3 +169,28 @@ def test_the_suite_and_the_paper_are_cited(tmp_path):
     alone = cite(tmp_path / "CITATION.cff")  # an installed package has no such file
     assert "@software" not in alone
     assert "eprint = {2604.07023}" in alone
+
+
+def test_text_on_every_shade_can_be_read_in_light_and_in_dark():
+    """WCAG 2's contrast, 4.5 at least, of an answer's text on the colour of its forward."""
+    sheet = (FOLDER / "report.css").read_text(encoding="utf-8")
+    themes = [
+        dict(re.findall(r"--([\w-]+): *(#[0-9a-fA-F]+)", block))
+        for block in re.findall(r":root \{(.*?)\}", sheet, re.DOTALL)
+    ]
+    upon = dict(re.findall(r"\.(n[456]) \{ background: var\(--n\d\); color: ([^;]+);", sheet))
+    assert len(themes) == 2
+    assert set(upon) == {"n4", "n5", "n6"}
+    for theme in themes:
+        for shade in ("n1", "n2", "n3", "n4", "n5", "n6"):
+            ink = upon.get(shade, "var(--ink)")
+            ink = theme[ink[6:-1]] if ink.startswith("var(--") else ink
+            pale, dark = sorted((luminance(ink), luminance(theme[shade])), reverse=True)
+            assert (pale + 0.05) / (dark + 0.05) >= 4.5, (shade, theme[shade])
+
+
+def luminance(colour: str) -> float:
+    digits = colour[1:] if len(colour) == 7 else "".join(2 * sign for sign in colour[1:])
+    parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

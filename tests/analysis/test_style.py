@@ -10,7 +10,8 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
-from mars.analysis.figures import FIGURES, style
+from mars.analysis.figures import FIGURES, style, wall_clock
+from mars.analysis.speed import OPPONENTS
 
 # How colours look without one kind of cone (Machado, Oliveira and Fernandes 2009, severity 1).
 SEEN = {
@@ -39,11 +40,25 @@ def lab(colour: str, seen: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("seen", SEEN)
-@pytest.mark.parametrize(("colours", "least"), [(style.BLOCK_COLOURS, 15), (style.sequence(7), 10)])
+@pytest.mark.parametrize(
+    ("colours", "least"),
+    [
+        (style.BLOCK_COLOURS, 15),
+        (style.sequence(7), 10),
+        (style.CYCLE, 15),
+        ([wall_clock.LINES[method][0] for method in OPPONENTS], 15),
+    ],
+)
 def test_colours_stay_apart_for_the_colour_blind(colours, least, seen):
     looks = [lab(colour, SEEN[seen]) for colour in colours]
     nearest = min(np.linalg.norm(a - b) for a, b in combinations(looks, 2))
     assert nearest > least  # 2 is the least that is noticed side by side
+
+
+def test_plots_of_ones_own_have_these_colours_in_turn():
+    with matplotlib.rc_context(fname=style.STYLE):
+        cycle = matplotlib.rcParams["axes.prop_cycle"].by_key()
+    assert list(map(to_rgb, cycle["color"])) == list(map(to_rgb, style.CYCLE))
 
 
 def test_what_has_an_order_gets_lighter():

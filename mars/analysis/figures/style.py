@@ -19,9 +19,11 @@ from mars.config import Study
 STYLE = Path(__file__).with_name("mars.mplstyle")
 
 BLUE, ORANGE, GREEN, PURPLE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9"
-OCHRE = "#A07000"
+AMBER, WINE = "#E69F00", "#882255"
 INK, GREY, FAINT, BAND = "#1a1a1a", "#6b6b6b", "#b5b5b5", "#e9dfbd"
 BLOCK_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY)
+CYCLE = (*BLOCK_COLOURS, AMBER, INK, WINE)
+"""Of lines in turn, where a plot names no colours: the style file has them too."""
 MARKERS = ("o", "s", "^", "D", "v")
 
 Dashes = str | tuple[int, tuple[float, ...]]

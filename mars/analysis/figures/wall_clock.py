@@ -48,7 +48,7 @@ LINES: dict[str, tuple[str, str, style.Dashes, str]] = {
     RELEASED: (style.SKY, "o", "-", "algorithm as released"),
     AR: (style.INK, "x", (0, (4, 2)), "AR, our loop"),
     GENERATE: (style.GREY, "<", (0, (1, 1.5)), "AR, generate"),
-    STATIC: (style.OCHRE, "X", (0, (5, 1.5, 1, 1.5)), "AR, generate (static)"),
+    STATIC: (style.AMBER, "X", (0, (5, 1.5, 1, 1.5)), "AR, generate (static)"),
 }
 """Colour, marker, dashes and name of each method."""
 
