@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 
 from mars.analysis import labels, tidy
-from mars.analysis.statistics import Estimate, holm
-from mars.analysis.summary import BOOTSTRAP, Side, Summary, mean_over, summarise
+from mars.analysis.statistics import Estimate, average, holm
+from mars.analysis.summary import BOOTSTRAP, Side, Summary, summarise
 from mars.config.study import known
 
 COLUMNS = ("benchmark", "difference", "low", "high", "p", "p_holm", "n", "test")
@@ -36,7 +36,7 @@ def compare(
     for which in (a, b):
         _asked(summary, scale, *_pair(which))
     rows = [_row(summary, scale, name, a, b) for name in labels.columns(made)]
-    mean = mean_over(row.pop("estimate") for row in rows)
+    mean = average(row.pop("estimate") for row in rows)
     n = sum(row["n"] for row in rows) if all(row["n"] for row in rows) else None
     rows.append({"benchmark": AVERAGE, **_numbers(mean), "n": n})
     if mean is not None and mean.p is not None:

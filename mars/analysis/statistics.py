@@ -9,7 +9,7 @@ Every draw is seeded by a name, so no number depends on the order in which table
 from __future__ import annotations
 
 import zlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
@@ -229,12 +229,13 @@ def combine(terms: Sequence[tuple[float, Estimate | None]]) -> Estimate | None:
     return Estimate(value, draws, per_seed)
 
 
-def average(parts: Sequence[Estimate | None]) -> Estimate | None:
-    """The plain mean of several benchmarks' estimates; None unless all are there.
+def average(parts: Iterable[Estimate | None]) -> Estimate | None:
+    """Avg: the plain mean of several benchmarks' estimates; None unless all are there.
 
     Documents are resampled within each benchmark.
     """
-    return combine([(1 / len(parts), part) for part in parts]) if parts else None
+    known = list(parts)
+    return combine([(1 / len(known), part) for part in known])
 
 
 def is_binary(scores: Floats) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -242,11 +242,6 @@ def _resampling(benchmark: str, records: Documents) -> st.Resampling:
 @lru_cache(maxsize=8)
 def _draws(benchmark: str, tasks: bytes) -> st.Resampling:
     return st.Resampling(np.frombuffer(tasks, np.int32), st.generator("documents", benchmark))
-
-
-def mean_over(parts: Iterable[Estimate | None]) -> Estimate | None:
-    """Avg: the plain mean over benchmarks; None where one is missing."""
-    return st.average(list(parts))
 
 
 def _key(row: dict[Any, Any]) -> tuple[Any, ...]:

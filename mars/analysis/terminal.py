@@ -16,8 +16,8 @@ from mars.analysis import labels
 from mars.analysis.missing import missing
 from mars.analysis.render import Column, Row, Section, Table, Told, is_absent, show
 from mars.analysis.results import ResultsError
-from mars.analysis.statistics import Estimate, Repeated
-from mars.analysis.summary import mean_over, summarise
+from mars.analysis.statistics import Estimate, Repeated, average
+from mars.analysis.summary import summarise
 from mars.analysis.tables import TABLES, build
 from mars.config import Study
 
@@ -47,7 +47,7 @@ def scores(study: Study, results: Path) -> Table:
                 }
                 rows.append(
                     {"scale": scale, "variant": variant, "tau": tau, **found, **pace}
-                    | {"Avg": mean_over(found.values()), PACE: mean_over(pace.values())}
+                    | {"Avg": average(found.values()), PACE: average(pace.values())}
                 )
     columns = [
         Column("scale", "Scale", text=True),

@@ -17,7 +17,8 @@ from mars.analysis import labels
 from mars.analysis.compare.numbers import common_thresholds
 from mars.analysis.figures import beside, style
 from mars.analysis.results import as_rows
-from mars.analysis.summary import Summary, mean_over, summarise
+from mars.analysis.statistics import average
+from mars.analysis.summary import Summary, summarise
 from mars.config import Study
 
 MEAN = "mean"
@@ -49,8 +50,8 @@ def _curve(summary: Summary, scale: str, panel: str, name: str) -> list[dict[str
     rows = []
     for tau in taus:
         at = [(b, summary.decoding(name, b, tau)) for b in benchmarks]
-        score = mean_over(summary.score(scale, name, b, d) for b, d in at)
-        pace = mean_over(summary.tokens_per_forward(scale, name, b, d) for b, d in at)
+        score = average(summary.score(scale, name, b, d) for b, d in at)
+        pace = average(summary.tokens_per_forward(scale, name, b, d) for b, d in at)
         if score is None or pace is None:
             continue
         low, high = score.interval or (np.nan, np.nan)

@@ -9,7 +9,7 @@ from pathlib import Path
 from mars.analysis import labels
 from mars.analysis import statistics as st
 from mars.analysis.statistics import Estimate
-from mars.analysis.summary import Side, Summary, mean_over, summarise
+from mars.analysis.summary import Side, Summary, summarise
 from mars.config import Study
 from mars.config.sections import UNTHRESHOLDED
 
@@ -127,13 +127,13 @@ def _against(
         found[name] = _paired(summary, scale, name, ours, theirs)
     parts = list(found.values())
     mean = Paired(
-        ours=mean_over(p.ours for p in parts),
-        theirs=mean_over(p.theirs for p in parts),
-        difference=mean_over(p.difference for p in parts),
+        ours=st.average(p.ours for p in parts),
+        theirs=st.average(p.theirs for p in parts),
+        difference=st.average(p.difference for p in parts),
         p=None,
-        pace=mean_over(p.pace for p in parts),
-        pace_theirs=mean_over(p.pace_theirs for p in parts),
-        faster=mean_over(p.faster for p in parts),
+        pace=st.average(p.pace for p in parts),
+        pace_theirs=st.average(p.pace_theirs for p in parts),
+        faster=st.average(p.faster for p in parts),
     )
     said = verdict(mean.difference, margin)
     return Against(scale, baseline, *taus, found, mean, said)

@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 
 from mars.analysis import labels, paper
 from mars.analysis.figures import style
-from mars.analysis.summary import mean_over, summarise
+from mars.analysis.statistics import average
+from mars.analysis.summary import summarise
 from mars.config import Study
 
 TITLE = "Tokens per forward by benchmark"
@@ -44,7 +45,7 @@ def data(study: Study, results: Path) -> pd.DataFrame:
                 title: summary.tokens_per_forward(scale, name, b, summary.decoding(name, b, tau))
                 for b, title in labels.columns(study).items()
             }
-            for title, cell in {**cells, "Avg": mean_over(cells.values())}.items():
+            for title, cell in {**cells, "Avg": average(cells.values())}.items():
                 if cell is None:
                     continue
                 low, high = cell.interval or (np.nan, np.nan)

@@ -7,8 +7,8 @@ from typing import Any
 
 from mars.analysis import labels, paper
 from mars.analysis.render import Column, Row, Section, Table
-from mars.analysis.statistics import Estimate
-from mars.analysis.summary import Summary, mean_over, summarise
+from mars.analysis.statistics import Estimate, average
+from mars.analysis.summary import Summary, summarise
 from mars.config import Study
 
 
@@ -32,7 +32,7 @@ def glance(study: Study, results: Path) -> Table:
                 **head,
                 "scale": scale,
                 "source": "ours",
-                "ar": mean_over(
+                "ar": average(
                     summary.score(scale, reference, b, summary.decoding(reference, b))
                     for b in labels.columns(study)
                 ),
@@ -40,7 +40,7 @@ def glance(study: Study, results: Path) -> Table:
             }
             if tau is not None:
                 row["multi"] = _change(summary, scale, name, tau, reference)
-                row["forwards"] = mean_over(
+                row["forwards"] = average(
                     summary.tokens_per_forward(scale, name, b, summary.decoding(name, b, tau))
                     for b in labels.columns(study)
                 )
@@ -75,7 +75,7 @@ def _change(summary: Summary, scale: str, name: str, tau: float, reference: str)
         mine = (name, summary.decoding(name, b, tau))
         other = (reference, summary.decoding(reference, b))
         parts.append(summary.difference(scale, b, mine, other))
-    return mean_over(parts)
+    return average(parts)
 
 
 def _paper(study: Study, at: str | None, size: int, tau: float | None) -> dict[str, Any] | None:

@@ -9,8 +9,8 @@ from typing import Any
 from mars.analysis import labels, paper
 from mars.analysis.render import Column, Row, Section, Table
 from mars.analysis.results import of_every_seed, training_costs
-from mars.analysis.statistics import Estimate
-from mars.analysis.summary import Side, Summary, mean_over, summarise
+from mars.analysis.statistics import Estimate, average
+from mars.analysis.summary import Side, Summary, summarise
 from mars.config import Study
 
 RELATIONS = (
@@ -53,7 +53,7 @@ def ours(
 ) -> dict[str, Any]:
     """A row of our own: ``measure`` of each benchmark, and their mean when all are there."""
     cells = {benchmark: measure(benchmark) for benchmark in labels.columns(study)}
-    return {**head, "source": "ours", **cells, "Avg": mean_over(cells.values())}
+    return {**head, "source": "ours", **cells, "Avg": average(cells.values())}
 
 
 def theirs(
