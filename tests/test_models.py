@@ -301,6 +301,21 @@ def test_the_hash_is_of_what_computes(folder):
     assert models.checkpoint_hash(folder) != before
 
 
+def test_what_ends_a_turn_is_in_the_hash(folder):
+    before = models.checkpoint_hash(folder)
+    file = folder / "generation_config.json"
+    told = json.loads(file.read_text())
+    told.pop("_from_model_config", None)
+    file.write_text(json.dumps(told | {"transformers_version": "0", "temperature": 0.7}))
+    assert models.checkpoint_hash(folder) == before  # which shapes nothing here
+    file.write_text(json.dumps(told | {"eos_token_id": [told["eos_token_id"]]}))
+    assert models.checkpoint_hash(folder) == before
+    file.write_text(json.dumps(told | {"eos_token_id": [told["eos_token_id"], 5]}))
+    assert models.checkpoint_hash(folder) != before
+    file.unlink()
+    assert models.checkpoint_hash(folder) == before  # transformers makes it from config.json
+
+
 def test_a_generic_tokenizer_is_read_as_its_file_says(tmp_path):
     """AutoTokenizer of transformers 5 rebuilds any qwen2 folder's tokenizer in its own way."""
     from mars.embedded import tokenizer as toy

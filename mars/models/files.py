@@ -105,7 +105,11 @@ def checkpoint_record(folder: Path) -> dict[str, Any]:
 
 
 def checkpoint_hash(folder: str | Path) -> str:
-    """SHA-256 over what a checkpoint computes with: weights, configuration, tokenizer."""
+    """SHA-256 over what a checkpoint computes with: weights, configuration, tokenizer.
+
+    Of ``generation_config.json`` only what ends a turn counts, and only where ``config.json`` says
+    otherwise: the rest does not shape what is decoded here.
+    """
     folder = Path(folder)
     names = {_INDEX, "config.json", "chat_template.jinja", "special_tokens_map.json"}
     names |= {"added_tokens.json", "tokenizer_config.json", "merges.txt", *_TOKENIZER_FILES}
@@ -116,4 +120,15 @@ def checkpoint_hash(folder: str | Path) -> str:
             with file.open("rb") as stream:
                 while chunk := stream.read(1 << 20):
                     digest.update(chunk)
+    ends = _ends(folder / "generation_config.json")
+    if ends not in (None, _ends(folder / "config.json")):
+        digest.update(f"eos_token_id\0{ends}".encode())
     return digest.hexdigest()
+
+
+def _ends(file: Path) -> list[Any] | None:
+    """The end-of-turn ids that a configuration names; None: there is no such file."""
+    if not file.is_file():
+        return None
+    named = read_json(file, "make the checkpoint again").get("eos_token_id")
+    return sorted({named} if isinstance(named, int) else set(named or ()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from lm_eval.api.registry import get_model
 from mars.config import Decoding
 from mars.evaluation.lm_eval_model import DEFAULT_BUDGET, MarsLM
 from mars.evaluation.records import RecordStore, digest, read_records
-from mars.evaluation.source import EvaluationError, Source
+from mars.evaluation.source import EvaluationError, Source, open_checkpoint
 
 from .conftest import FakeDecoders
 
@@ -251,7 +252,9 @@ def test_repeats_are_kept_apart(lm: MarsLM, fake: FakeDecoders) -> None:
     assert len({record.fingerprint for record in lm.used}) == 2
 
 
-def test_every_ingredient_is_in_the_fingerprint(source: Source, fake: FakeDecoders) -> None:
+def test_every_ingredient_is_in_the_fingerprint(
+    source: Source, fake: FakeDecoders, byte_checkpoint: Path, tmp_path: Path
+) -> None:
     def key(
         source: Source = source,
         settings: Decoding = MARS,
@@ -270,6 +273,10 @@ def test_every_ingredient_is_in_the_fingerprint(source: Source, fake: FakeDecode
 
     other = build_tokenizer()
     other.chat_template = "{{ messages }}"
+    ends = Path(shutil.copytree(byte_checkpoint, tmp_path / "ends"))
+    (ends / "generation_config.json").write_text('{"eos_token_id": [2, 5]}')
+    opened = [open_checkpoint(folder) for folder in (byte_checkpoint, ends)]
+    assert len({key(source=checkpoint) for checkpoint in opened}) == 2
     base = key()
     assert key() == base
     assert key(batch_size=1) == base
