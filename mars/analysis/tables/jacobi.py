@@ -45,6 +45,7 @@ def jacobi(study: Study, results: Path) -> Table:
             (v.block_size for v in study.variants.values() if labels.paper_model(v) == "MARS"),
             default=None,
         )
+        beside = [{**paper_head, "model": "MARS", "Avg": facts["mars"]}] if here else []
         for name in labels.ordered(study, scale) if taus else []:
             variant = study.variants[name]
             if labels.paper_model(variant) != "MARS" or variant.block_size != size:
@@ -54,10 +55,9 @@ def jacobi(study: Study, results: Path) -> Table:
             def mars(b: str, scale: str = scale, name: str = name, tau: float = tau) -> Any:
                 return summary.tokens_per_forward(scale, name, b, summary.decoding(name, b, tau))
 
-            at = {"scale": scale, "model": f"MARS, B = {size}", "tau": tau}
-            forwards.append(ours(study, mars, at))
-            if here:
-                forwards.append({**paper_head, "model": "MARS", "Avg": facts["mars"]})
+            at = {"scale": scale, "model": f"MARS, {labels.line(study, name)}", "tau": tau}
+            forwards += [ours(study, mars, at), *beside]
+            beside = []  # under the first only
     columns = [
         Column("scale", "Scale", text=True),
         Column("model", "Model", text=True),
