@@ -125,15 +125,13 @@ class Grid:
         """``base``'s seconds over a setting's, over the same prompts."""
         return self.ratio("seconds", base, setting)
 
-    def efficiency(self, setting: Setting) -> Repeated | None:
-        """Speedup in tokens/s over our AR loop ÷ tokens per forward."""
-        base = self.find(AR, setting.batch_size)
+    def efficiency(self, setting: Setting, base: Setting | None = None) -> Repeated | None:
+        """Speedup in tokens/s over ``base``, None: our AR loop, ÷ tokens per forward."""
+        base = base or self.find(AR, setting.batch_size)
         if base is None:
             return None
-        mine, ar = self._runs[setting], self._runs[base]
-        return Repeated.of(
-            list(mine["tokens_per_s"] / ar["tokens_per_s"] / mine["tokens_per_forward"])
-        )
+        gains = self.ratios("tokens_per_s", setting, base)
+        return Repeated.of(list(gains / self._runs[setting]["tokens_per_forward"]))
 
     def per(self, column: str, each: str, setting: Setting) -> Repeated | None:
         """One column of a setting over another of it."""

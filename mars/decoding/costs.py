@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -67,16 +68,22 @@ class CostTable:
         Path(path).write_text(self.text(), encoding="utf-8")
 
     @classmethod
+    def parse(cls, read: Mapping[str, Any]) -> CostTable:
+        """From what JSON makes of one, whose keys are text."""
+        lines = {
+            name: {
+                int(rows): {int(x): float(y) for x, y in line.items()}
+                for rows, line in read[name].items()
+            }
+            for name in ("body", "head")
+        }
+        return cls(**{**read, **lines})
+
+    @classmethod
     def load(cls, path: Path) -> CostTable:
         """Read what ``save`` wrote. Raises DecodingError, naming file and remedy."""
         try:
-            read = json.loads(Path(path).read_text(encoding="utf-8"))
-            for name in ("body", "head"):
-                read[name] = {
-                    int(rows): {int(x): float(y) for x, y in line.items()}
-                    for rows, line in read[name].items()
-                }
-            return cls(**read)
+            return cls.parse(json.loads(Path(path).read_text(encoding="utf-8")))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DecodingError(
                 f"{path}: not a table of costs ({error}): delete it, it is measured again"

@@ -7,11 +7,13 @@ a change leaves behind is kept in a file beside, and found again where the setti
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import inspect
+import io
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, dataclass, fields
 from functools import cache, cached_property
@@ -143,6 +145,15 @@ def write_atomically(path: Path, text: str) -> None:
             f"{path}: cannot be written: {error.strerror or error}; free space or choose another "
             "folder and run again, finished records are kept"
         ) from None
+
+
+def as_csv(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:
+    """A table as text, a line a row after that of the columns."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def read_records(path: Path) -> list[Record]:

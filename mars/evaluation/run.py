@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import logging
 import os
@@ -24,7 +22,7 @@ from mars.evaluation.benchmarks import (
     shortfall,
 )
 from mars.evaluation.lm_eval_model import MarsLM
-from mars.evaluation.records import Record, digest, write_atomically
+from mars.evaluation.records import Record, as_csv, digest, write_atomically
 from mars.evaluation.shares import take_in_shares
 from mars.evaluation.source import EvaluationError, Source, choose_device, open_checkpoint
 
@@ -103,11 +101,7 @@ def evaluate_variant(
             flush=True,
         )
         _write_setup(benchmark, lm, out)
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_atomically(out / "evaluation.csv", text.getvalue())
+    write_atomically(out / "evaluation.csv", as_csv(rows, COLUMNS))
 
 
 def rescore(

@@ -102,11 +102,12 @@ def test_ratios_are_taken_within_a_repeat_and_seed():
     assert grid.speedup(mars, ar) == Repeated(2.0, pytest.approx(3**-0.5))
 
 
-def test_efficiency_is_of_tokens_per_second_over_our_loop():
+def test_efficiency_is_of_tokens_per_second():
     longer = {"tokens": 300, "tokens_per_s": 150.0, "tokens_per_forward": 1.5}
     grid = grid_of(run("generate", 0.5), run("ar", 1.0), run("mars", 2.0, **longer))
     mars = Setting("cursor", None, 4)
-    assert grid.efficiency(mars) == Repeated(1.0, None)  # 150 ÷ 100 ÷ 1.5
+    assert grid.efficiency(mars) == Repeated(1.0, None)  # over our loop, 150 ÷ 100 ÷ 1.5
+    assert grid.efficiency(mars, grid.opponent(4)) == Repeated(0.5, None)  # 150 ÷ 200 ÷ 1.5
     assert grid.speedup(mars, grid.opponent(4)) == Repeated(0.25, None)  # of seconds
     alone = grid_of(run("mars", 2.0))
     assert alone.efficiency(mars) is None

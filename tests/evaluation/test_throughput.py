@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,13 +18,17 @@ from torch.autograd import DeviceType
 
 from mars import measurement
 from mars.analysis.columns import THROUGHPUT
+from mars.analysis.speed import LABELS, SHORT
+from mars.analysis.tables import build
 from mars.config import Study
 from mars.config.speed import Continuous, Replay
-from mars.decoding import costs
+from mars.decoding import Request, costs
+from mars.decoding.contract import Work
 from mars.evaluation import throughput
 from mars.evaluation.source import EvaluationError
 from mars.evaluation.throughput import grid, profile
-from mars.evaluation.throughput.stages import continuous_requests
+from mars.evaluation.throughput.methods import Method
+from mars.evaluation.throughput.stages import Stage, continuous_requests
 from mars.measurement import Partial
 
 MODEL = ["generate", "generate_static", "ar", "mars none", "mars block", "mars cursor"]
@@ -92,7 +97,7 @@ def test_every_method_has_its_turns(
     summary = json.loads(out.splitlines()[-1])
     assert set(summary) == {"grid model", "grid replayed", "batching replayed"}
     assert len(summary["grid model"]["4"]) == len(MODEL)
-    assert summary["grid replayed"]["2"]["ar"]["times_ar"] == 1
+    assert summary["grid replayed"]["2"]["ar"]["vs_ar"] == 1
     assert "grid replayed, 4 rows, mars_cursor_auto: " in err
     environment = json.loads((tmp_path / "throughput.environment.json").read_text())
     assert environment["torch"] == torch.__version__
@@ -222,9 +227,72 @@ def test_runs_of_other_settings_are_not_used(
         measured(small, checkpoint, tmp_path)
     assert small.throughput is not None
     other = small.throughput.model_copy(update={"max_new_tokens": 7})
+    clock.runs, clock.last = 0, 4
+    with pytest.raises(KeyboardInterrupt):
+        measured(small.model_copy(update={"throughput": other}), checkpoint, tmp_path)
+    read = grid._prompts
+    monkeypatch.setattr(grid, "_prompts", lambda *which: read(*which)[::-1])
     clock.runs, clock.last = 0, 10**9
     rows = measured(small.model_copy(update={"throughput": other}), checkpoint, tmp_path)
     assert clock.runs == len(rows)
+
+
+def test_whatever_is_timed_ran_before_where_it_is_compiled() -> None:
+    """Of each shape, so of each batch; else the first says enough."""
+    decoded: list[tuple[int, int]] = []
+
+    class Decoder:
+        work = Work()
+
+        def generate(self, requests: Sequence[Request], slots: int | None = None) -> list[Any]:
+            decoded.append((len(requests), requests[0].max_new_tokens))
+            return []
+
+    batches = tuple((first, (Request((3,), 9),) * rows) for first, rows in ((0, 3), (3, 2)))
+    timed = [[(3, 1), (2, 1), (3, 9), (2, 9)], [(3, 1), (2, 1), (5, 9)]]
+    for method, expected in zip(("mars", "ar"), timed, strict=True):
+        for compiled in (True, False):
+            made = Method(
+                method, "cursor", Decoder(), None, "", "stock",
+                continuous=method == "ar", compiled=compiled,
+            )  # fmt: skip
+            stage = Stage("grid", "replayed", 3, 9, batches, (made,))
+            decoded.clear()
+            grid._warm_up_all(stage, "cpu")
+            assert decoded == (expected if compiled else [(3, 1), (3, 9)])
+            decoded.clear()
+            grid._time(made, batches, "cpu")
+            assert decoded == expected
+
+
+def test_the_summary_has_the_ratios_of_the_tables(
+    small: Study, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "results"
+    measured(small, checkpoint, results / "seed0")
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    columns = ["speedup", "vs_generate", "vs_generate_static", "vs_ar", "vs_released"]
+    columns += ["vs_better", "efficiency"]
+    labels = {
+        "generate": "generate", "generate_static": "generate_static", "ar": "ar",
+        "released_4": "released", "mars_none": "none", "mars_block_4": "block",
+        "mars_cursor": "cursor", "mars_cursor_auto": "auto",
+    }  # fmt: skip
+    rows = build("replay", small, results).sections[0].rows
+    assert len(rows) == 2 * len(labels)
+    for row in rows:
+        [name] = [name for name, kind in labels.items() if LABELS[kind] == row["model"]]
+        made = found["grid replayed"][str(row["batch_size"])][name]
+        assert SHORT[made["over"]] == row["opponent"]
+        for column in columns:
+            if (value := row.get(column)) is None:
+                assert column not in made
+            else:
+                assert made[column] == pytest.approx(value.value, abs=2e-3)
+    for row in build("batching", small, results).sections[0].rows:
+        name = next(n for n, kind in labels.items() if LABELS[kind] == row["model"])
+        made = found["batching replayed"]["2"][name]
+        assert made["continuous_vs_static"] == pytest.approx(row["ratio"].value, abs=2e-3)
 
 
 def test_errors_are_errors(

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import statistics
@@ -27,7 +25,7 @@ from mars.decoding.linears import choose_linears
 from mars.decoding.make import make_decoder
 from mars.evaluation.benchmarks import load_study, requests, run_benchmark
 from mars.evaluation.lm_eval_model import MarsLM
-from mars.evaluation.records import write_atomically
+from mars.evaluation.records import as_csv, write_atomically
 from mars.evaluation.source import EvaluationError, choose_device, open_checkpoint
 from mars.evaluation.throughput.trace import (
     Clock,
@@ -97,7 +95,7 @@ def measure_arrivals(study: Study, seed: int, checkpoint: Path | str, out: Path)
     }
     out = Path(out)
     write_atomically(out.with_suffix(".environment.json"), json.dumps(facts, indent=2) + "\n")
-    _write(out, rows)
+    write_atomically(out, as_csv(rows, COLUMNS))
     print(json.dumps(summary))
 
 
@@ -217,11 +215,3 @@ def summarise(served: Sequence[Served], scores: Sequence[float], busy: float) ->
         "tokens_per_forward": round(tokens / sum(one.generation.forwards for one in served), 4),
         "score": round(100 * statistics.fmean(scores), 2),
     }
-
-
-def _write(out: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_atomically(Path(out), text.getvalue())

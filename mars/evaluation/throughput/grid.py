@@ -10,9 +10,7 @@ turn yet in the repeat that was cut have theirs now. The manifest counts the int
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 import statistics
 import sys
@@ -28,7 +26,7 @@ from mars.config import Study, Throughput
 from mars.decoding.contract import Generation, Work
 from mars.evaluation.benchmarks import load_study, prompts
 from mars.evaluation.lm_eval_model import MarsLM
-from mars.evaluation.records import decoding_code, fingerprint, write_atomically
+from mars.evaluation.records import as_csv, decoding_code, digest, fingerprint, write_atomically
 from mars.evaluation.source import EvaluationError, Source, choose_device, open_checkpoint
 from mars.evaluation.throughput import profile
 from mars.evaluation.throughput.counted import bytes_moved, flops
@@ -94,7 +92,7 @@ def measure(
     ours = open_checkpoint(checkpoint, study.training.dtype, device)
     theirs = open_checkpoint(ar_checkpoint, study.training.dtype, device)
     ids = _prompts(study, grid, ours)
-    partial = Partial(out, _fingerprint(study, grid, seed, device, ours, theirs))
+    partial = Partial(out, _fingerprint(study, grid, seed, device, ours, theirs, ids))
     size = grid.block_size or study.variants[grid.variant].block_size
     again = open_checkpoint(ar_checkpoint, study.training.dtype, device)
     models = load_models(grid, ours, theirs, again, partial)
@@ -118,8 +116,8 @@ def measure(
     made = manifest(grid, device, ours.dtype, models, costs, best, positions, sessions)
     write_atomically(out.with_suffix(".costs.json"), costs.text())
     write_atomically(out.with_suffix(".environment.json"), json.dumps(made, indent=2) + "\n")
-    write_atomically(out.with_suffix(".profile.csv"), _as_csv(profiles, profile.COLUMNS))
-    write_atomically(out, _as_csv(rows, COLUMNS))
+    write_atomically(out.with_suffix(".profile.csv"), as_csv(profiles, profile.COLUMNS))
+    write_atomically(out, as_csv(rows, COLUMNS))
     partial.remove()
     print(json.dumps(summary(rows)))
 
@@ -138,7 +136,13 @@ def _prompts(study: Study, grid: Throughput, source: Source) -> list[tuple[int, 
 
 
 def _fingerprint(
-    study: Study, grid: Throughput, seed: int, device: str, ours: Source, theirs: Source
+    study: Study,
+    grid: Throughput,
+    seed: int,
+    device: str,
+    ours: Source,
+    theirs: Source,
+    ids: Sequence[tuple[int, ...]],
 ) -> str:
     """Of everything that shapes the numbers: what differs in any of it is another measurement."""
     code = b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py")))
@@ -147,6 +151,7 @@ def _fingerprint(
             "machine": versions(device, ours.dtype),
             "grid": grid.model_dump(mode="json", exclude={"trace"}),
             "named": [study.study, seed],
+            "prompts": digest(json.dumps(ids)),
             "block_size": study.variants[grid.variant].block_size,
             "checkpoints": [ours.checkpoint, theirs.checkpoint],
             "code": [hashlib.sha256(code).hexdigest(), decoding_code("ar"), decoding_code("mars")],
@@ -183,7 +188,7 @@ def _measure_stage(
 ) -> list[dict[str, Any]]:
     """Every method once a repeat, each repeat beginning with another one."""
     rows = []
-    warm: set[str] = set()
+    warm = False
     for repeat in range(repeats):
         turn = repeat % len(stage.methods)
         for method in (*stage.methods[turn:], *stage.methods[:turn]):
@@ -194,10 +199,10 @@ def _measure_stage(
                 progress.n += 1
             else:
                 with memory_for(stage.setting, stage.batch_size):
-                    if method.label not in warm:
+                    if not warm:
                         _warm_up_all(stage, device)
                         _measure_memory(stage, device, partial)
-                        warm = {method.label for method in stage.methods}
+                        warm = True
                     memory = {"peak_memory_mb": partial[_memory(stage, method)]}
                     partial.keep(key, _row(stage, method, repeat, {**named, **memory}, device))
                 progress.update()
@@ -208,13 +213,13 @@ def _measure_stage(
 def _warm_up_all(stage: Stage, device: str) -> None:
     """Not timed: allocations, kernels and caches of the first call, and what is compiled.
 
-    The whole run where anything is compiled or captured, which happens once a shape.
+    All batches where anything is compiled or captured, which happens once a shape.
     """
     for method in stage.methods:
-        method.decode(only_one_token(stage.batches[0]))
-        method.decode(stage.batches[0])
-        if method.compiled:
-            method.run(stage.batches)
+        batches = stage.batches if method.compiled else stage.batches[:1]
+        for batch in batches:
+            method.decode(only_one_token(batch))
+        method.run(batches)
     clock(device)
 
 
@@ -309,11 +314,3 @@ def _profile_all(
             }
             rows.append(profile.row({**named, **where, **method.columns, **partial[key]}))
     return rows
-
-
-def _as_csv(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()

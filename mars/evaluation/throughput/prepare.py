@@ -82,14 +82,4 @@ def table_of_costs(
             linears=models.linears,
         )
         partial.keep("costs", asdict(table))
-    return _table(partial["costs"])
-
-
-def _table(read: dict[str, Any]) -> CostTable:
-    """From JSON, whose keys are text."""
-    for name in ("body", "head"):
-        read[name] = {
-            int(rows): {int(columns): seconds for columns, seconds in line.items()}
-            for rows, line in read[name].items()
-        }
-    return CostTable(**read)
+    return CostTable.parse(partial["costs"])
