@@ -23,17 +23,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["lm-eval"]:
-        return _guarded(lambda: commands.lm_eval(words[1:]), debug=False)
+        return _guarded(lambda: commands.lm_eval(words[1:]), debug=False, goes_on=False)
     args = build_parser().parse_args(words)
     jobs.end_with_workflow()
-    return _guarded(lambda: args.run(args), args.debug)
+    # the trace is one run of the clock, of which no part can be kept
+    return _guarded(lambda: args.run(args), args.debug, goes_on=args.run is not commands.arrivals)
 
 
-def _guarded(run: Callable[[], object], debug: bool) -> int:
+def _guarded(run: Callable[[], object], debug: bool, goes_on: bool) -> int:
     try:
         run()
     except KeyboardInterrupt:
-        print("mars: interrupted; the same command goes on from here", file=sys.stderr)
+        then = "goes on from here" if goes_on else "begins anew"
+        print(f"mars: interrupted; the same command {then}", file=sys.stderr)
         return 130
     except BrokenPipeError:  # whoever read has seen enough, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

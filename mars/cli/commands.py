@@ -174,6 +174,8 @@ def generate(args: argparse.Namespace) -> None:
     from mars.decoding.generate.terminal import answer, read_prompts
 
     given = {name: vars(args).get(name) for name in Options.__annotations__}
+    if args.tau and len(args.tau) == 1:
+        [given["tau"]] = args.tau  # of all prompts
     status = answer(
         args.checkpoint,
         read_prompts(args.prompt, args.prompts, sys.stdin),

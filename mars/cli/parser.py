@@ -65,11 +65,13 @@ def build_parser() -> argparse.ArgumentParser:
     throughput.describe(
         "Every method of the study's throughput section takes its turn over the same prompts. "
         "Nothing else should run on the machine. Beside the CSV, one row per run, come "
-        "NAME.environment.json (where and how it was measured) and NAME.costs.json (what a "
-        "forward costs there). Progress and medians go to standard error; the last line of "
-        "standard output is a JSON summary. An interrupted measurement goes on where it stopped. "
-        "A quick look without a study run: mars throughput --config config/embedded.yaml "
-        "--seed 0 --checkpoint embedded:toy-m --ar-checkpoint embedded:toy-m --out look.csv"
+        "NAME.environment.json (where and how it was measured), NAME.costs.json (what a forward "
+        "costs there) and NAME.profile.csv (what its time goes on). Progress and medians go to "
+        "standard error; the last line of standard output is a JSON summary with every ratio. An "
+        "interrupted measurement goes on where it stopped. Without a study run: mars throughput "
+        "--config config/embedded.yaml --seed 0 --checkpoint embedded:toy-m --ar-checkpoint "
+        "embedded:toy-m --out look.csv. That is the whole grid of that study; for a quick look, "
+        "copy the file and shorten batch_sizes, cache_blocks and prompts of its throughput section"
     )
     throughput.study().seed().option(
         "--checkpoint", "the MARS checkpoint (a folder or embedded:NAME)"
@@ -247,7 +249,8 @@ def _generate_options(parser: argparse.ArgumentParser) -> None:
     add("checkpoint", help="a folder, or embedded:NAME")
     add("prompt", nargs="*", help="what the user says; several are decoded together")
     add("--prompts", metavar="FILE", help="a prompt a line; - for standard input")
-    add("--tau", type=float, help="threshold, 1 is one token a step (default 0.95)")
+    help = "threshold, 1 is one token a step (default 0.95); given several times: one a prompt"
+    add("--tau", type=float, action="append", help=help)
     add("--block-size", type=int, help="tokens drafted a step (default: as trained)")
     add("--decoder", choices=["mars", "ar", "jacobi", "block_diffusion"])
     add("--rule", choices=["probability", "entropy", "margin"])

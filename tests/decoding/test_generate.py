@@ -215,6 +215,8 @@ def test_a_loaded_model_is_read_as_its_checkpoint_was_trained(checkpoint, settin
         ({"rule": "certainty"}, "rule: .* got 'certainty'"),
         ({"cache": "block"}, "set cache_block"),
         ({"dtype": "float23"}, "dtype 'float23' is unknown: set"),
+        ({"device": "gpu"}, "device 'gpu' is unknown: set cpu"),
+        ({"threads": 0}, "threads is 0: it must be at least 1"),
         ({"slots": 0}, "slots is 0"),
         ({"max_new_tokens": 0}, "max_new_tokens is 0"),
         ({"stop": [""]}, "empty stop"),
@@ -330,6 +332,12 @@ def test_costs_of_a_model_without_a_file_are_not_kept(measured, tmp_path, loaded
     auto(**wish)
     assert measured == [[1]]
     assert not list(tmp_path.iterdir())
+
+
+def test_no_costs_are_measured_for_a_method_that_drafts_nothing(measured):
+    with pytest.raises(DecodingError, match="draft: auto is of mars only"):
+        auto(decoder="ar", block_size=None)
+    assert measured == []
 
 
 def test_costs_may_be_given(measured, tmp_path):

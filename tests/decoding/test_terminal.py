@@ -57,6 +57,16 @@ def flushed(monkeypatch):
     return shown
 
 
+def test_each_prompt_may_have_its_threshold(capsys):
+    words = ["generate", BASE, "how many ?", "which one ?", *SETTINGS[:4], *SETTINGS[6:], "--json"]
+    assert main([*words, "--tau", "1", "--tau", "0.2"]) == 0
+    one, other = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert one["forwards"] == one["tokens"]
+    assert other["forwards"] < other["tokens"]
+    assert main([*words, "--tau", "1", "--tau", "0.2", "--tau", "0.5"]) == 2
+    assert "tau has 3 values for 2 prompts: give one, or one a prompt" in capsys.readouterr().err
+
+
 def test_a_single_answer_is_shown_as_it_comes(capsys, flushed):
     assert main(["generate", BASE, "hi", *SETTINGS]) == 0
     said = capsys.readouterr()

@@ -117,6 +117,17 @@ def test_a_trace_from_the_command_line(tmp_path, capsys):
     assert made["warm_up"]
 
 
+def test_an_interrupted_trace_says_that_it_begins_anew(tmp_path, capsys, monkeypatch):
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mars.evaluation.throughput.arrivals.measure_arrivals", interrupted)
+    words = ["--config", str(REPOSITORY / "tests" / "mini.yaml"), "--seed", "0"]
+    words += ["--checkpoint", "embedded:toy-s", "--out", str(tmp_path / "arrivals.csv")]
+    assert main(["arrivals", *words]) == 130
+    assert "interrupted; the same command begins anew" in capsys.readouterr().err
+
+
 def test_a_summary_is_of_latencies_busy_time_and_scores():
     served = [
         Served(Arrival(0, 1.0), 0, finish=1.0 + n, generation=Generation([1] * 6, [3, 3]))

@@ -17,7 +17,7 @@ from mars.decoding.generate.opening import Linears, locate
 from mars.decoding.generate.options import Conversation, Options, Prompts
 from mars.decoding.generate.run import MOST_SLOTS, Answer, Run
 from mars.decoding.generate.tables import cost_table
-from mars.decoding.make import make_decoder
+from mars.decoding.make import check_settings, make_decoder
 
 
 @overload
@@ -91,10 +91,11 @@ def prepare(
 
     Arguments are those of ``generate``; ``Options`` says what they mean.
     """
+    for name, value in (("slots", slots), ("threads", threads)):
+        if value is not None and value < 1:
+            raise DecodingError(f"{name} is {value}: it must be at least 1")
     if threads is not None:
         torch.set_num_threads(threads)
-    if slots is not None and slots < 1:
-        raise DecodingError(f"slots is {slots}: it must be at least 1")
     taus = asked.thresholds(tau, len(chats))
     at = locate(model, tokenizer, dtype, device, linears)
     settings = asked.decoding(
@@ -108,6 +109,7 @@ def prepare(
         draft=draft,
         temperature=temperature,
     )
+    check_settings(settings)
     opened = at.open()
     stops = (stop,) if isinstance(stop, str) else tuple(stop)
     requests = [

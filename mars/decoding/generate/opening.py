@@ -97,6 +97,13 @@ def locate(
 def _device(wished: str | None) -> str:
     if wished is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
-    if wished.startswith("cuda") and not torch.cuda.is_available():
-        raise DecodingError(f"device {wished!r}: torch sees no GPU here; leave it out for the CPU")
+    try:
+        device = torch.device(wished)
+    except RuntimeError:
+        raise DecodingError(f"device {wished!r} is unknown: set cpu, cuda or cuda:NUMBER") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        gpus = torch.cuda.device_count() or "no"
+        raise DecodingError(
+            f"device {wished!r}: torch sees {gpus} GPUs here; leave it out to have one chosen"
+        )
     return wished
