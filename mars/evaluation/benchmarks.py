@@ -123,8 +123,7 @@ def load_study(
 ) -> dict[str, LoadedBenchmark]:
     """The benchmarks of a study (or those of them named), as ``load_benchmarks`` gives them."""
     evaluation = study.evaluation
-    if evaluation.model_written_code == "unprotected":
-        sandbox.allow_unprotected()
+    sandbox.allow_unprotected(evaluation.model_written_code == "unprotected")
     return load_benchmarks(
         {name: evaluation.benchmarks[name] for name in names or evaluation.benchmarks},
         include_path,

@@ -322,11 +322,10 @@ def test_unprotected_is_only_by_the_studys_word(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     allowed: list[bool] = []
-    monkeypatch.setattr(sandbox, "allow_unprotected", lambda: allowed.append(True))
-    load_study(study_of(root, "gsm8k_cot"))
-    assert not allowed
+    monkeypatch.setattr(sandbox, "allow_unprotected", allowed.append)
     load_study(study_of(root, "gsm8k_cot", model_written_code="unprotected"))
-    assert allowed
+    load_study(study_of(root, "gsm8k_cot"))
+    assert allowed == [True, False]
 
 
 # ------------------------------------------------------------------------- before long work

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -70,7 +72,7 @@ def test_each_program_has_a_folder_of_its_own() -> None:
         assert run_tests(program, f"assert f() == []  # {turn}").passed
     server = host._server
     assert server is not None
-    assert os.listdir(server.folder) == []
+    assert not os.path.exists(server.folder)
 
 
 def test_what_is_passed_and_what_changes_come_back() -> None:
@@ -157,6 +159,53 @@ def test_a_killed_server_is_replaced() -> None:
     assert not Path(server.folder).exists()
 
 
+def test_an_interrupt_leaves_no_verdict_for_the_next_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    sandbox.layers()
+    with monkeypatch.context() as patch:
+        patch.setattr(host._Server, "_receive", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run_tests(RIGHT, "assert 'interrupted'")
+    assert not run_tests("def f(x):\n    return 7", f"{TESTS}  # after it").passed
+    assert run_tests(RIGHT, f"{TESTS}  # after it").passed
+
+
+def test_an_interrupted_start_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(server: Any, _: float) -> Any:
+        started.append(server)
+        raise KeyboardInterrupt
+
+    host.close()
+    started: list[Any] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(host._Server, "_receive", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            sandbox.layers()
+    [server] = started
+    assert server.process.poll() is not None
+    assert not Path(server.folder).exists()
+
+
+def test_more_files_than_select_can_count() -> None:
+    host.close()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 1200:
+        pytest.skip("so many files cannot be opened here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1200), hard))
+    many = [os.open(os.devnull, os.O_RDONLY) for _ in range(1030)]
+    try:
+        assert run_tests(RIGHT, f"{TESTS}  # among many files").passed
+    finally:
+        for descriptor in many:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        host.close()
+
+
 def test_the_server_ends_with_its_parent(tmp_path: Path) -> None:
     code = (
         "import os; from mars.evaluation.sandbox import host; host.layers(); "
@@ -167,6 +216,7 @@ def test_the_server_ends_with_its_parent(tmp_path: Path) -> None:
     out = subprocess.run(command, capture_output=True, text=True, timeout=60, env=here)
     pid = int(out.stdout)
     assert ended({pid})
+    assert not list(tmp_path.glob("mars-sandbox-*"))
 
 
 @pytest.mark.parametrize(("works", "said"), [(True, b"done"), (False, None)])
@@ -237,5 +287,5 @@ def test_hundreds_of_programs_leave_nothing_behind() -> None:
     assert host._server is server
     assert left_alone(server.process.pid, pids)
     assert {pid: open_files(pid) for pid in before} == before
-    assert os.listdir(server.folder) == []
+    assert not os.path.exists(server.folder)
     assert (cpu_seconds(pids) - start) / (20 * len(PROGRAMS)) < CPU_S

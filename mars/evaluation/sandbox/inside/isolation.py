@@ -108,7 +108,7 @@ def _show(path: str, root: str) -> None:
     _mount("none", seen, None, MS_BIND | MS_REMOUNT | MS_RDONLY | kept | wanted)
 
 
-def enter_root(folder: str, shown: list[str], proc: int) -> bool:
+def enter_root(folder: str, shown: list[str], hidden: list[str], proc: int) -> bool:
     """Leave for namespaces of one's own and a root that holds only what is shown, read-only.
 
     Goes on in a child, the first process of its namespace, with which all others end.
@@ -116,6 +116,7 @@ def enter_root(folder: str, shown: list[str], proc: int) -> bool:
     Args:
         folder: an empty folder to build the root on.
         shown: paths of the Python installation and the system's libraries.
+        hidden: folders below them that are empty there.
         proc: descriptor of /proc.
 
     Returns:
@@ -136,6 +137,8 @@ def enter_root(folder: str, shown: list[str], proc: int) -> bool:
     _mount("tmpfs", folder, b"tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=755")
     for path in [*shown, *DEVICES]:
         _show(path, folder)
+    for path in hidden:
+        _mount("tmpfs", folder + path, b"tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV, "size=4k")
     os.mkdir(folder + "/tmp")
     os.chdir(folder)
     if LIBC.pivot_root(b".", b".") != 0:
@@ -169,17 +172,19 @@ def _drop_capabilities() -> None:
     LIBC.capset(header, (ctypes.c_uint32 * 6)())
 
 
-def restrict(seconds: float, memory_mb: int, privileged: bool, shown: list[str] | None) -> bool:
+def restrict(
+    seconds: float, memory_mb: int, privileged: bool, readable: landlock.Parts | None
+) -> bool:
     """Give up rights and set the limits of this process.
 
     Args:
         seconds: limit on CPU time; the next whole second above counts.
         memory_mb: limit on the address space.
         privileged: whether to change to a user without rights.
-        shown: all that may be read from here on, by Landlock; None where the root is one's own.
+        readable: all that may be read from here on, by Landlock; None where the root is one's own.
 
     Returns:
-        Whether system calls are filtered now, and files closed where `shown` asks for it.
+        Whether system calls are filtered now, and files closed where `readable` asks for it.
     """
     if privileged:
         os.setgroups([])
@@ -196,5 +201,6 @@ def restrict(seconds: float, memory_mb: int, privileged: bool, shown: list[str] 
     _limit(resource.RLIMIT_NOFILE, 32)
     _limit(resource.RLIMIT_NPROC, 1)
     _limit(resource.RLIMIT_AS, memory_mb << 20)
-    closed = shown is None or landlock.allow_only(LIBC, shown, DEVICES)
+    closed = readable is None or landlock.allow_only(LIBC, readable, DEVICES)
+    keep_out()  # a change of user undoes it, and from here on no program can
     return seccomp.install(LIBC) and closed

@@ -21,6 +21,33 @@ TCP_SINCE, BIND_TCP, CONNECT_TCP = 4, 1 << 0, 1 << 1
 SCOPES_SINCE, ABSTRACT_SOCKETS, SIGNALS = 6, 1 << 0, 1 << 1
 
 
+Parts = tuple[list[str], list[str]]
+"""What may be read whole, and the folders of which only the names may."""
+
+
+def parts(shown: list[str], hidden: list[str]) -> Parts:
+    """What is shown without what is hidden, as Landlock can only add to what may be read.
+
+    A folder above a hidden one is taken apart: its entries, and the names that it holds. Links in
+    it are left out: what they lead to is an entry itself, or was not shown.
+    """
+    whole: list[str] = []
+    listed: list[str] = []
+    left = sorted({os.path.realpath(path) for path in shown})
+    closed = {os.path.realpath(path) for path in hidden}
+    while left:
+        path = left.pop(0)
+        if path in closed:
+            continue
+        if not any(other.startswith(path + "/") for other in closed):
+            whole.append(path)
+            continue
+        listed.append(path)
+        with os.scandir(path) as entries:
+            left += sorted(entry.path for entry in entries if not entry.is_symlink())
+    return whole, listed
+
+
 def version(libc: Any) -> int:
     """Of the interface; 0 where there is none."""
     return max(int(libc.syscall(CREATE_RULESET, None, 0, ASK_VERSION)), 0)
@@ -36,8 +63,8 @@ def rules_for(version: int) -> bytes:
     return struct.pack(f"={len(fields)}Q", *fields)
 
 
-def allow_only(libc: Any, shown: list[str], devices: tuple[str, ...]) -> bool:
-    """From here on, for good, let this process read what is shown, use the devices, open no more.
+def allow_only(libc: Any, readable: Parts, devices: tuple[str, ...]) -> bool:
+    """From here on, for good, let this process read these parts, use the devices, open no more.
 
     The process must have given up gaining rights (no_new_privs). False where it cannot be had.
     """
@@ -49,7 +76,9 @@ def allow_only(libc: Any, shown: list[str], devices: tuple[str, ...]) -> bool:
     if rules < 0:
         return False
     try:
-        allowed = [_allow(libc, rules, path, READ_FILE) for path in shown]
+        whole, listed = readable
+        allowed = [_allow(libc, rules, path, READ_FILE) for path in whole]
+        allowed += [_allow(libc, rules, path, 0) for path in listed]
         allowed += [_allow(libc, rules, path, READ_FILE | WRITE_FILE) for path in devices]
         return all(allowed) and libc.syscall(RESTRICT_SELF, rules, 0) == 0
     finally:
@@ -59,7 +88,10 @@ def allow_only(libc: Any, shown: list[str], devices: tuple[str, ...]) -> bool:
 def _allow(libc: Any, rules: int, path: str, rights: int) -> bool:
     if os.path.isdir(path):
         rights |= READ_DIR
-    place = os.open(path, os.O_PATH)
+    try:
+        place = os.open(path, os.O_PATH)
+    except FileNotFoundError:  # removed since: there is nothing to allow
+        return True
     rule = ctypes.create_string_buffer(struct.pack("=Qi", rights, place))
     done = libc.syscall(ADD_RULE, rules, PATH_BENEATH, rule, 0)
     os.close(place)

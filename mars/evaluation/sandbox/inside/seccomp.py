@@ -114,6 +114,7 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "mq_unlink": (241, 181),
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
+    "io_setup": (206, 0),
     # the kernel itself
     "keyctl": (250, 219),
     "add_key": (248, 217),
@@ -160,8 +161,8 @@ ONLY: dict[tuple[str, int], tuple[tuple[int, int], tuple[int, ...]]] = {
     ("fcntl", 1): ((72, 25), (*range(8), 1030)),
     # TCGETS, TCGETS2, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX
     ("ioctl", 1): ((16, 29), (0x5401, 0x802C542A, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)),
-    # names and dumps: a program cannot choose to outlive its parent (PR_SET_PDEATHSIG)
-    ("prctl", 0): ((157, 167), (3, 4, 15, 16)),
+    # names: a program cannot choose to outlive its parent (PR_SET_PDEATHSIG), or to be traced
+    ("prctl", 0): ((157, 167), (3, 15, 16)),
     # AF_UNIX and SOCK_STREAM with any flags, as for asyncio: datagrams go to any address
     ("socketpair", 0): ((53, 199), (1,)),
     ("socketpair", 1): ((53, 199), (0x1, 0x801, 0x80001, 0x80801)),

@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, NoReturn
 
-from . import candidate, isolation, judge
+from . import candidate, isolation, judge, landlock
 from .clock import read_report
 from .messages import read_exactly, receive, send
 
@@ -56,10 +56,13 @@ class Server:
         self.folder: str = settings["folder"]
         self.proc: int = settings["proc"]
         self.own_root = self.mode in ("bubblewrap", "namespaces")
-        self.shown: list[str] | None = settings["shown"] if self.mode == "landlock" else None
+        self.readable: landlock.Parts | None = None
+        if self.mode == "landlock":
+            self.readable = landlock.parts(settings["shown"], settings["hidden"])
         self.privileged = not self.own_root and os.getuid() == 0 and _for_everyone(os.__file__)
         if self.mode == "namespaces":
-            self.privileged = isolation.enter_root(self.folder, settings["shown"], self.proc)
+            places = settings["shown"], settings["hidden"]
+            self.privileged = isolation.enter_root(self.folder, *places, self.proc)
         os.environ.clear()
         isolation.keep_out()
         for name in COMMON_MODULES:
@@ -73,7 +76,7 @@ class Server:
         reader, writer = os.pipe()
         if (trial := os.fork()) == 0:
             spaces = self.own_root and isolation.own_spaces(self.proc)
-            filtered = isolation.restrict(1, 256, self.privileged, self.shown)
+            filtered = isolation.restrict(1, 256, self.privileged, self.readable)
             os.write(writer, json.dumps([spaces, filtered]).encode())
             os._exit(0)
         os.close(writer)
@@ -127,8 +130,7 @@ class Server:
             os._exit(1)
         own = self.own_root and isolation.own_spaces(self.proc)
         isolation.keep_out()
-        folder = "/tmp" if self.own_root else tempfile.mkdtemp(dir=self.folder)
-        os.chmod(folder, 0o1777)
+        folder = self._scratch()
         if (running := os.fork()) == 0:
             self._candidate(source, header, questions[0], answers[1], folder)
         for descriptor in (questions[0], answers[1]):
@@ -136,7 +138,7 @@ class Server:
         said = read_report(report[0], (running, judging), seconds, REPORT_BYTES)
         for child in (running, judging):
             _end(child)
-        if not own:
+        if folder is not None and not own:
             _empty(folder)
             if not self.own_root:
                 os.rmdir(folder)
@@ -148,26 +150,32 @@ class Server:
             return {"passed": False, "error": late if said is None else lost}
         return verdict
 
+    def _scratch(self) -> str | None:
+        """Where the next program may write; None: nowhere, as Landlock has it."""
+        if self.mode == "landlock":
+            return None
+        folder = "/tmp" if self.own_root else tempfile.mkdtemp(dir=self.folder)
+        os.chmod(folder, 0o1777)
+        return folder
+
     def _judge(self, header: dict[str, Any], questions: int, answers: int, report: int) -> NoReturn:
         try:
             tests = read_exactly(REQUESTS, header["tests"]).decode("utf-8", "surrogatepass")
             self._keep_only(questions, answers, report)
-            isolation.keep_out()
-            isolation.restrict(header["timeout_s"], JUDGE_MB, self.privileged, self.shown)
-            isolation.keep_out()  # a change of user undoes it
+            isolation.restrict(header["timeout_s"], JUDGE_MB, self.privileged, self.readable)
             judge.run(tests, QUESTIONS, ANSWERS, ANSWERS + 1)
         finally:
             os._exit(0)
 
     def _candidate(
-        self, source: str, header: dict[str, Any], questions: int, answers: int, folder: str
+        self, source: str, header: dict[str, Any], questions: int, answers: int, folder: str | None
     ) -> NoReturn:
         try:
             os.setsid()
-            os.chdir(folder)
+            os.chdir(folder or "/")
             self._keep_only(questions, answers)
             isolation.restrict(
-                header["timeout_s"], header["memory_mb"], self.privileged, self.shown
+                header["timeout_s"], header["memory_mb"], self.privileged, self.readable
             )
             candidate.run(source, QUESTIONS, ANSWERS)
         finally:
