@@ -184,9 +184,8 @@ def _try_render(tokenizer: Tokenizer, messages: Sequence[Message]) -> Rendered |
         raise
     except RowError as error:
         return error
-    except (
-        Exception
-    ) as error:  # templates take what they find: a call that is 5, a name that is null
+    except Exception as error:
+        # templates take what they find: a call that is 5, a name that is null
         why = " ".join(str(error).split())
         return RowError("refused by the template", f"the chat template refuses it: {why}")
     if not _is_unicode(rendered[0]):

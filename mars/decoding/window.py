@@ -134,9 +134,8 @@ class WindowDecoder(BoundDecoder):
         begin, length = place[0], place[1]
         tokens = batch.tokens[first : first + count]
         columns = begin + self._counted(width)
-        if (
-            spans.apart
-        ):  # where a prompt is padded for, others' columns are beyond the last there is
+        if spans.apart:
+            # where a prompt is padded for, others' columns are beyond the last there is
             columns = columns.clamp(max=tokens.shape[1] - 1)
         # a column of padding is read only for predictions that the row may not take
         seen = length - begin - 1 + self._counted(max(depth, 1))
