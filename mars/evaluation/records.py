@@ -81,6 +81,7 @@ class Record:
 
 _OPTIONAL = {field.name for field in fields(Record) if field.default is not MISSING}
 _NAMES = {field.name for field in fields(Record)}
+_BEGINS = b'{"fingerprint": "'
 
 
 def digest(text: str) -> str:
@@ -228,7 +229,8 @@ class _Earlier:
             for line in file:
                 if not line.endswith(b"\n"):
                     break
-                places[line[:60].decode("ascii", "replace").split('"')[3]] = at
+                if line.startswith(_BEGINS):
+                    places[line[len(_BEGINS) :].partition(b'"')[0].decode("ascii", "replace")] = at
                 at += len(line)
             file.truncate(at)
         return places

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from mars.config.references import OFFLINE
 from mars.decoding import Generation, Request
 from mars.embedded.tokenizer import build_tokenizer
 from mars.evaluation import lm_eval_model
+from mars.evaluation.real import gpqa
 from mars.evaluation.source import Source
 from mars.models import save_checkpoint
 
@@ -75,6 +77,13 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
 def made_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data_root with a few documents of each of the six benchmarks."""
     return make_root(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture
+def root(made_root: Path, tmp_path: Path) -> Path:
+    """A data_root of one's own, to break."""
+    gpqa._rows.cache_clear()
+    return Path(shutil.copytree(made_root, tmp_path / "data"))
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,8 @@ from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from mars.config import Benchmark, Study, parse_study
+from mars.evaluation.benchmarks import load_study
+from mars.evaluation.source import EvaluationError
 
 REPOSITORY = Path(__file__).parents[2]
 BENCH = REPOSITORY.parent / "shared" / "bench"
@@ -111,6 +113,15 @@ def gold(task: Any, document: dict[str, Any]) -> str:
 # ------------------------------------------------------------------------- made-up documents
 
 
+PUNKT = {
+    "abbrev_types.txt": b"dr\ne.g\n",
+    "collocations.tab": b"##number##\tstreet\n",
+    "ortho_context.tab": b"the\t46\n",
+    "sent_starters.txt": b"however\n",
+}
+"""The files of NLTK's English tables, a line or two of each."""
+
+
 def make_root(root: Path) -> Path:
     """A data_root with a few documents of each benchmark."""
     gsm8k = [
@@ -141,7 +152,10 @@ def make_root(root: Path) -> Path:
     ]  # fmt: skip
     _dataset(root / "mmlu_pro", {"default": {"test": questions, "validation": questions}})
     write_gpqa(root / "gpqa" / "dataset.zip", GPQA)
-    (root / "nltk_data" / "tokenizers" / "punkt_tab" / "english").mkdir(parents=True)
+    tables = root / "nltk_data" / "tokenizers" / "punkt_tab" / "english"
+    tables.mkdir(parents=True)
+    for name, content in PUNKT.items():
+        (tables / name).write_bytes(content)
     return root
 
 
@@ -228,3 +242,13 @@ def cut_gzip(path: Path) -> None:
     """A gzip file that ends too soon."""
     whole = gzip.compress("".join(json.dumps(row) + "\n" for row in IFEVAL * 400).encode())
     path.write_bytes(whole[: len(whole) // 2])
+
+
+def said(study: Any) -> str:
+    """The line that loading a study's benchmarks ends with."""
+    with pytest.raises(EvaluationError) as caught:
+        load_study(study)
+    line = str(caught.value)
+    assert "\n" not in line
+    assert len(line) < 600
+    return line

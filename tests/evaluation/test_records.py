@@ -135,6 +135,18 @@ def test_what_is_replaced_is_found_again(tmp_path: Path) -> None:
     assert [each.fingerprint for each in read_records(beside)] == ["a", "b", "c"]
 
 
+def test_what_is_no_record_beside_is_passed_over(tmp_path: Path) -> None:
+    beside = tmp_path / "records.earlier.jsonl"
+    foreign = ["{}", "[]", "not json", '{"x": 1}', '{"fingerprint": 3, "benchmark": "x"}']
+    beside.write_text("".join(f"{line}\n" for line in foreign) + record("a").line())
+    store = RecordStore(tmp_path / "records.jsonl")
+    assert store.get("a") == record("a")
+    assert store.get("x") is None
+    store.add([record("b")])
+    store.replace([])
+    assert RecordStore(tmp_path / "records.jsonl").get("b") == record("b")
+
+
 def _full(_: int) -> None:
     raise OSError(28, "No space left on device")
 

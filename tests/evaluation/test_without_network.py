@@ -15,7 +15,7 @@ from planning.fake_hub import Hub
 from mars import cli
 from mars.planning import wanted as wanted_module
 
-from .six import SETTINGS
+from .six import PUNKT, SETTINGS
 
 TALK = [
     {"messages": [{"role": "user", "content": f"{n} pots?"}, {"role": "assistant", "content": "A"}]}
@@ -45,7 +45,8 @@ def file(
             "datasets/google/IFEval": files_of(made_root / "ifeval"),
         }
         hub.files["/dataset.zip"] = archive
-        index = hub.add_nltk("punkt_tab", {"english/collocations.tab": b"a\tb\n"})
+        tables = {f"english/{name}": content for name, content in PUNKT.items()}
+        index = hub.add_nltk("punkt_tab", tables)
         patch.setattr(wanted_module, "GPQA", f"{hub.address}/dataset.zip")
         patch.setattr(wanted_module, "GPQA_SHA256", hashlib.sha256(archive).hexdigest())
         patch.setattr("mars.planning.fetch.NLTK_INDEX", index)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
 import zlib
@@ -166,6 +167,16 @@ def check_columns(task: Any, wanted: Iterable[str], key: str) -> None:
         )
 
 
+def _disk_is_full(error: BaseException | None) -> bool:
+    """Whether an error goes back to a disk without room, or a quota that is used up."""
+    while error is not None:
+        known = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if known or "Not enough disk space" in str(error):  # as `datasets` says beforehand
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 def why(error: Exception, leaves: Iterable[dict[str, Any]], data_root: Path | None) -> str:
     """What kept an lm-eval task from loading, and the remedy, in a line."""
     paths = sorted({str(leaf["dataset_path"]) for leaf in leaves if leaf.get("dataset_path")})
@@ -178,12 +189,18 @@ def why(error: Exception, leaves: Iterable[dict[str, Any]], data_root: Path | No
         known = DATASETS[name].columns if name in DATASETS else ()
         reads = f"; it reads {', '.join(map(repr, known))}" if known else ""
         return f"the documents of {name} differ from what the task reads: {line}{reads}"
-    if isinstance(error, GatedRepoError) or "gated" in line:
+    if _disk_is_full(error):
+        return (
+            f"{name} does not fit: the disk of {datasets.config.HF_DATASETS_CACHE} is full; free "
+            "space there, or set HF_DATASETS_CACHE and HF_HOME to folders of another disk"
+        )
+    absent = isinstance(error, datasets.exceptions.DatasetNotFoundError | RepositoryNotFoundError)
+    if isinstance(error, GatedRepoError) or (absent and "gated" in str(error)):
         return (
             f"{name} is gated: accept its terms on {hub} and log in with `hf auth login` or set "
             "HF_TOKEN; or set data_root to a folder that `mars fetch` made"
         )
-    if isinstance(error, datasets.exceptions.DatasetNotFoundError | RepositoryNotFoundError):
+    if absent:
         return (
             f"there is no dataset {name} on the Hugging Face Hub, or it is private; check the "
             "task's dataset_path"
@@ -194,6 +211,8 @@ def why(error: Exception, leaves: Iterable[dict[str, Any]], data_root: Path | No
             f"{name} cannot be had: no network (or HF_HUB_OFFLINE is set), and it is not in the "
             "cache; set data_root to a folder that `mars fetch` made where there is a network"
         )
+    if isinstance(error, StopIteration) or "corresponds to no data" in line:
+        return f"a file of {name} is empty; fetch it again"
     if isinstance(error, datasets.exceptions.DatasetGenerationError | EOFError | zlib.error):
         cause = " ".join(str(error.__cause__ or error).split())[:200]
         return f"a file of {name} cannot be read, it may be cut short: {cause}; fetch it again"

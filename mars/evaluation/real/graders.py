@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mars.evaluation.code_eval import METRIC
+from mars.evaluation.real.files import check_sizes
 from mars.evaluation.source import EvaluationError
 
 
@@ -61,6 +62,7 @@ def prepare_ifeval(data_root: Path | None, key: str) -> None:
 
     langdetect.DetectorFactory.seed = 0
     if data_root is not None:
+        check_sizes(data_root, "nltk_data")
         folder = str(data_root / "nltk_data")
         os.environ["NLTK_DATA"] = folder
         if folder not in nltk.data.path:
@@ -72,15 +74,16 @@ def prepare_ifeval(data_root: Path | None, key: str) -> None:
         if data_root is not None:
             remedy = f"put it into {data_root / 'nltk_data' / 'tokenizers'} (`mars fetch` does)"
         raise EvaluationError(
-            f"{key}: NLTK's punkt_tab, which its grader needs, is missing; {remedy}"
+            f"{key}: NLTK's punkt_tab, which its grader needs, is missing or not whole; {remedy}"
         )
 
 
 def _has_tables() -> bool:
-    import nltk
+    """Whether they can be read: with their folder alone the grader would fail, at the very end."""
+    from nltk.tokenize import PunktTokenizer
 
     try:
-        nltk.data.find("tokenizers/punkt_tab/english")
-    except LookupError:
+        PunktTokenizer("english")
+    except (LookupError, OSError, ValueError):
         return False
     return True
