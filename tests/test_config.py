@@ -317,3 +317,15 @@ def test_a_limit_of_a_benchmark_that_is_not_run_is_refused():
     broken = EMBEDDED | {"evaluation": EMBEDDED["evaluation"] | {"limit": {"gsm8k": 3}}}
     with pytest.raises(ConfigError, match=r"evaluation.limit.*gsm8k"):
         parse_study(broken)
+
+
+def test_the_home_folder_of_data_root_is_found(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for folder in ("data/gsm8k", "data/models/owner/tiny"):
+        (tmp_path / folder).mkdir(parents=True)
+    raw = study_with("data/source", "openai/gsm8k") | {"data_root": "~/data"}
+    raw["scales"] = {"toy-s": {"base": "owner/tiny"}, "toy-m": {"base": "embedded:toy-m"}}
+    study = parse_study(raw)
+    assert study.data_root == str(tmp_path / "data")
+    assert study.data.source == str(tmp_path / "data" / "gsm8k")
+    assert study.base("toy-s") == str(tmp_path / "data" / "models" / "owner" / "tiny")

@@ -330,7 +330,7 @@ def fetch(args: argparse.Namespace) -> None:
 
     # What lies below data_root already is no hub dataset any more, and is still to be looked at.
     items = wanted(load_study(args.config, [*args.set, "data_root=null"]))
-    to = args.to or study.data_root
+    to = os.path.expanduser(args.to) if args.to else study.data_root
     if not items:
         print("nothing to fetch: the study needs no network")
         return

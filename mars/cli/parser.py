@@ -48,12 +48,11 @@ def build_parser() -> argparse.ArgumentParser:
     )
     evaluate.study().model().option("--checkpoint", "what to evaluate (a folder or embedded:NAME)")
     evaluate.out("folder of the run; gets evaluation.csv and the records in evaluation/")
-    evaluate.parser.add_argument(
-        "--share", metavar="I/N", help="only decode this share of the documents (of 0/N … N-1/N)"
-    )
-    evaluate.parser.add_argument(
-        "--rescore", action="store_true", help="score the records that are there, and run no model"
-    )
+    add = evaluate.parser.add_mutually_exclusive_group().add_argument
+    help = "only decode this share of the documents (of 0/N … N-1/N)"
+    add("--share", metavar="I/N", help=help)
+    help = "score the records that are there, and run no model"
+    add("--rescore", action="store_true", help=help)
 
     _generate_options(
         command("generate", commands.generate, "have a checkpoint answer prompts").parser
@@ -227,6 +226,7 @@ def _fetch_options(fetch: _Command) -> None:
     )
     add = fetch.changed_study().parser.add_argument
     add("--to", metavar="FOLDER", help="default: the study's data_root")
+    add = fetch.parser.add_mutually_exclusive_group().add_argument
     add("--list", action="store_true", help="say what would be fetched, and do nothing")
     add("--verify", action="store_true", help="hash what is there again; needs no network")
 

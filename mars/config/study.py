@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
@@ -65,8 +66,12 @@ class Study(Section):
     @model_validator(mode="before")
     @classmethod
     def _data_below_the_root(cls, given: Any) -> Any:
-        """A hub dataset that lies below data_root is read there."""
-        if isinstance(given, dict) and isinstance(data := given.get("data"), dict):
+        """``~`` is the home folder; a hub dataset that lies below data_root is read there."""
+        if not isinstance(given, dict):
+            return given
+        if isinstance(root := given.get("data_root"), str):
+            given = given | {"data_root": os.path.expanduser(root)}
+        if isinstance(data := given.get("data"), dict):
             found = located_dataset(str(data.get("source")), given.get("data_root"))
             if found is not None:
                 return given | {"data": data | {"source": found, "revision": None}}

@@ -99,7 +99,7 @@ def benchmark_files(study: Study) -> list[Path]:
     """The files below data_root that a study's benchmarks are read from; without one none."""
     if study.data_root is None:
         return []
-    folders = {Path(study.data_root).expanduser() / made.folder for made in _benchmarks(study)}
+    folders = {Path(study.data_root) / made.folder for made in _benchmarks(study)}
     return sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
 
 

@@ -214,6 +214,20 @@ def test_released_checkpoints_are_fetched_where_a_setting_asks_for_them(hub, ask
     assert f"{elsewhere}/models/owner/model-1M" in capsys.readouterr().out
 
 
+def test_the_home_folder_is_found(hub, asked, tmp_path, monkeypatch, capsys):
+    words, _ = asked
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cli.main([*words, "--list", "--to", "~/there"]) == 0
+    assert f" → {tmp_path}/there/models/owner/model-1M" in capsys.readouterr().out
+
+
+def test_a_listing_is_no_check(asked, capsys):
+    words, _ = asked
+    with pytest.raises(SystemExit):
+        cli.main([*words, "--list", "--verify"])
+    assert "--verify: not allowed with argument --list" in capsys.readouterr().err
+
+
 def test_a_listing_has_sizes_and_fetches_nothing(hub, asked, capsys):
     words, root = asked
     hub.gated.add("datasets/owner/talk")
