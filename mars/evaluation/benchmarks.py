@@ -44,7 +44,7 @@ class LoadedBenchmark:
     metric: str
     task_dict: Any
     multiturn: bool = False
-    readers: Mapping[str, gpqa.Read] = field(default_factory=dict)
+    readers: Mapping[str, gpqa.Reader] = field(default_factory=dict)
 
     @property
     def tasks(self) -> dict[str, Any]:
@@ -116,17 +116,12 @@ def _seed() -> None:
     torch.manual_seed(DEFAULT_OTHER_SEED)
 
 
-def load_study(
-    study: Study,
-    names: Sequence[str] | None = None,
-    include_path: Sequence[str | Path] = (),
-) -> dict[str, LoadedBenchmark]:
+def load_study(study: Study, names: Sequence[str] | None = None) -> dict[str, LoadedBenchmark]:
     """The benchmarks of a study (or those of them named), as ``load_benchmarks`` gives them."""
     evaluation = study.evaluation
     sandbox.allow_unprotected(evaluation.model_written_code == "unprotected")
     return load_benchmarks(
         {name: evaluation.benchmarks[name] for name in names or evaluation.benchmarks},
-        include_path,
         data_root=study.data_root,
         multiturn=evaluation.fewshot_as_multiturn,
     )

@@ -6,7 +6,6 @@ trained or decoded, and no weights are loaded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -94,20 +93,14 @@ def _fetched_by(study: Study, name: str, error: Exception) -> str:
     return str(error).replace("--config …", f"--config {name}{released}")
 
 
-def check_benchmarks(
-    study: Study,
-    bases: dict[str, Source],
-    name: str,
-    *,
-    include_path: Sequence[str | Path] = (),
-) -> list[str]:
+def check_benchmarks(study: Study, bases: dict[str, Source], name: str) -> list[str]:
     """Check that every benchmark is an lm-eval task and that its prompts fit each base.
 
     Returns:
         What was found, a line each.
     """
     try:
-        loaded = load_study(study, include_path=include_path)
+        loaded = load_study(study)
         lines = [
             f"evaluation.benchmarks.{benchmark.name}: reports {benchmark.metric}"
             for benchmark in loaded.values()

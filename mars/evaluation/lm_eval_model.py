@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
@@ -35,8 +35,17 @@ from mars.evaluation.source import EvaluationError, Source, choose_device, open_
 
 log = logging.getLogger(__name__)
 
-Read = Callable[[Any, str], dict[str, str]]
-"""Document and answer → what each filter of its task reads in the answer."""
+
+class Reader(Protocol):
+    """Document and answer → what each filter of its task reads in the answer."""
+
+    @property
+    def identity(self) -> str:
+        """Hash of what the filters are."""
+        ...
+
+    def __call__(self, document: Any, answer: str, /) -> dict[str, str]: ...
+
 
 DEFAULT_BUDGET = 256
 """New tokens where neither the study nor the task names a number."""
@@ -127,7 +136,7 @@ class MarsLM(TemplateLM):
         versions: Mapping[str, str] | None = None,
         *,
         multiturn: bool = False,
-        readers: Mapping[str, Read] | None = None,
+        readers: Mapping[str, Reader] | None = None,
     ) -> None:
         """Decode by these settings from now on, and keep records there.
 
@@ -236,6 +245,7 @@ class MarsLM(TemplateLM):
                 raise EvaluationError(
                     f"{task}, document {doc_id}: the prompt is empty; leave the document out"
                 )
+            reader = self.readers.get(task)
             key = fingerprint(
                 {
                     "code": decoding_code(self.settings.decoder),
@@ -252,6 +262,7 @@ class MarsLM(TemplateLM):
                     "template": self.template_hash(),
                     "multiturn": self.multiturn,
                     "prompt": prompt_hash,
+                    **({"filters": reader.identity} if reader else {}),
                 }
             )
             stop = tuple(text for text in until if text != self.tokenizer.eos_token)

@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from mars.evaluation.benchmarks import (
 from mars.evaluation.lm_eval_model import MarsLM
 from mars.evaluation.records import Record, as_csv, digest, write_atomically
 from mars.evaluation.shares import take_in_shares
-from mars.evaluation.source import EvaluationError, Source, choose_device, open_checkpoint
+from mars.evaluation.source import Source, choose_device, open_checkpoint
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +43,6 @@ def evaluate_variant(
     checkpoint: Path | str,
     out: Path,
     *,
-    include_path: Sequence[str | Path] = (),
     generate: bool = True,
 ) -> None:
     """Evaluate a variant: records under ``out/evaluation``, then ``out/evaluation.csv``.
@@ -57,16 +55,15 @@ def evaluate_variant(
         seed, scale, variant: which of its runs this is.
         checkpoint: folder, or ``embedded:<name>``.
         out: the run's folder, ``results/<study>/seed<k>/<scale>/<variant>``.
-        include_path: folders of further lm-eval task files.
         generate: False scores the records that are there and runs no model.
 
     Raises:
-        EvaluationError, CheckpointError, RecordError: one line for the user.
+        ConfigError, EvaluationError, CheckpointError, RecordError: one line for the user.
     """
     out = Path(out)
-    _check_run(study, scale, variant)
+    study.check_run(seed, scale, variant, study.study)
     source = open_checkpoint(checkpoint, study.training.dtype, choose_device(), generate)
-    loaded = load_study(study, include_path=include_path)
+    loaded = load_study(study)
     for line in filter(None, map(shortfall, loaded.values())):
         log.warning(line)
     _use_threads(study.evaluation.threads)
@@ -105,36 +102,14 @@ def evaluate_variant(
 
 
 def rescore(
-    study: Study,
-    seed: int,
-    scale: str,
-    variant: str,
-    checkpoint: Path | str,
-    out: Path,
-    *,
-    include_path: Sequence[str | Path] = (),
+    study: Study, seed: int, scale: str, variant: str, checkpoint: Path | str, out: Path
 ) -> None:
     """Score the records of a finished evaluation anew; no model runs, none is loaded.
 
     The checkpoint's tokenizer and hash are needed to find the records that belong to it; precision
     and device are those that setup.json tells of, so that this works on another machine.
     """
-    evaluate_variant(
-        study, seed, scale, variant, checkpoint, out, include_path=include_path, generate=False
-    )
-
-
-def _check_run(study: Study, scale: str, variant: str) -> None:
-    if variant not in study.variants:
-        raise EvaluationError(
-            f"variant {variant!r} is not in study {study.study!r}; "
-            f"choose from {', '.join(study.variants)}"
-        )
-    if scale not in study.scales_of(variant):
-        raise EvaluationError(
-            f"variant {variant!r} is not made at scale {scale!r}; "
-            f"choose from {', '.join(study.scales_of(variant))}"
-        )
+    evaluate_variant(study, seed, scale, variant, checkpoint, out, generate=False)
 
 
 def _use_threads(threads: int) -> None:
@@ -197,7 +172,7 @@ def _as_recorded(source: Source, out: Path, benchmark: str) -> Source:
 
 def _relative(path: Path, out: Path) -> str:
     """Relative to ``results/<study>``, three folders above the run's."""
-    return Path(os.path.relpath(path.resolve(), out.resolve().parents[2])).as_posix()
+    return Path(os.path.relpath(path.resolve(), out.resolve() / "../../..")).as_posix()
 
 
 def _write_setup(benchmark: LoadedBenchmark, lm: MarsLM, out: Path) -> None:

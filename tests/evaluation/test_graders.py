@@ -15,7 +15,7 @@ from mars.config import Benchmark
 from mars.evaluation import sandbox
 from mars.evaluation.benchmarks import load_benchmarks, load_study
 from mars.evaluation.code_eval import METRIC
-from mars.evaluation.real import graders
+from mars.evaluation.real import gpqa, graders
 from mars.evaluation.source import EvaluationError
 
 from .six import said, study_of
@@ -97,3 +97,13 @@ def test_unprotected_is_only_by_the_studys_word(
     load_study(study_of(root, "gsm8k_cot", model_written_code="unprotected"))
     load_study(study_of(root, "gsm8k_cot"))
     assert allowed == [True, False]
+
+
+def test_what_reads_letters_has_a_name_that_changes_with_it(root: Path) -> None:
+    study = study_of(root, "gpqa_main_cot_zeroshot")
+    [first], [second] = (load_study(study).values() for _ in range(2))
+    [reader], [again] = first.readers.values(), second.readers.values()
+    assert reader.identity == again.identity
+    [task] = second.tasks.values()
+    task.config.filter_list[0]["filter"][0]["regex_pattern"] = "other"
+    assert gpqa.close(task).identity != reader.identity

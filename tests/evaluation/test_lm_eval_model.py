@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +200,16 @@ def test_records_hold_what_was_decoded(lm: MarsLM, fake: FakeDecoders) -> None:
     assert record.score is None
 
 
+@dataclass(frozen=True)
+class LastLetters:
+    """Reads the end of an answer."""
+
+    identity: str
+
+    def __call__(self, document: Any, answer: str, /) -> dict[str, str]:
+        return {"letter": answer[-3:], "document": str(document)}
+
+
 def test_of_a_closed_benchmark_only_answers_are_kept(
     source: Source, fake: FakeDecoders, tmp_path: Path
 ) -> None:
@@ -207,9 +217,7 @@ def test_of_a_closed_benchmark_only_answers_are_kept(
     requests = [ask(0, "p"), ask(1, "q")]
     lm = MarsLM(source)
 
-    def read(document: Any, text: str) -> dict[str, str]:
-        return {"letter": text[-3:], "document": str(document)}
-
+    read = LastLetters("one")
     lm.use(MARS, RecordStore(tmp_path / "r.jsonl"), readers={"toy": read})
     said = lm.generate_until(requests)
     assert said == ['{"letter": "(B)", "document": "{}"}'] * 2
@@ -217,6 +225,10 @@ def test_of_a_closed_benchmark_only_answers_are_kept(
     again = MarsLM(replace(source, load=None))
     again.use(MARS, RecordStore(tmp_path / "r.jsonl"), readers={"toy": read})
     assert again.generate_until(requests) == said
+    lm.use(MARS, RecordStore(tmp_path / "r.jsonl"), readers={"toy": LastLetters("another")})
+    asked = fake.asked
+    lm.generate_until(requests)  # of which the letters may be others
+    assert fake.asked == asked + 2
     assert {record.output_hash for record in again.used} == {digest("of all things (B)")}
 
 

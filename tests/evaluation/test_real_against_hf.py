@@ -191,7 +191,9 @@ def test_the_same_text_is_scored_the_same(
     assert earned == {0.0, 1.0} or (name, where) == ("ifeval", "bench")
 
 
-def test_a_random_model_says_the_same(made_root: Path, byte_checkpoint: Path) -> None:
+def test_a_random_model_says_the_same(
+    made_root: Path, byte_checkpoint: Path, no_network: list[Any]
+) -> None:
     names = [PARTS[name][0] if name in PARTS else name for name in SIX]
     study = study_of(made_root, *names, limit=2)
     differing, asked = both(byte_checkpoint, study, made_root, 24, decoder="ar")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mars import cli
-from mars.config import Benchmark, Study, dump_study
+from mars.config import Benchmark, ConfigError, Study, dump_study
 from mars.decoding.attention import used_on
 from mars.evaluation import lm_eval_model, records, run, task_files
 from mars.evaluation.benchmarks import load_benchmarks
@@ -46,8 +46,8 @@ def small(study: Study) -> Study:
     )
 
 
-def _evaluate(study: Study, out: Path, **arguments: Any) -> None:
-    run.evaluate_variant(study, 0, "toy-s", "mars_b4", "given", out, **arguments)
+def _evaluate(study: Study, out: Path) -> None:
+    run.evaluate_variant(study, 0, "toy-s", "mars_b4", "given", out)
 
 
 def test_rows_and_records(study: Study, out: Path, fake: FakeDecoders) -> None:
@@ -213,9 +213,9 @@ def test_a_full_disk(
 
 
 def test_mistakes_are_named_first(study: Study, tmp_path: Path) -> None:
-    with pytest.raises(EvaluationError, match="'mars_b5' is not in study"):
+    with pytest.raises(ConfigError, match=f"{study.study}: variants: unknown 'mars_b5'"):
         run.evaluate_variant(study, 0, "toy-s", "mars_b5", "x", tmp_path)
-    with pytest.raises(EvaluationError, match="not made at scale 'toy-l'"):
+    with pytest.raises(ConfigError, match="scales: unknown 'toy-l'"):
         run.evaluate_variant(study, 0, "toy-l", "mars_b4", "x", tmp_path)
     with pytest.raises(CheckpointError, match="nowhere"):
         run.evaluate_variant(study, 0, "toy-s", "mars_b4", tmp_path / "nowhere", tmp_path)
@@ -231,6 +231,18 @@ def test_mistakes_are_named_first(study: Study, tmp_path: Path) -> None:
 def test_unknown_metric(name: str, metric: str, message: str) -> None:
     with pytest.raises(EvaluationError, match=message):
         load_benchmarks({name: Benchmark(column="x", metric=metric)})
+
+
+def test_a_folder_that_lies_at_the_top() -> None:
+    for folder in ("/run", "/tmp/run"):
+        told = run._relative(Path(folder) / "evaluation" / "x.jsonl", Path(folder))
+        assert told == f"{folder[1:]}/evaluation/x.jsonl"
+
+
+def test_a_share_is_not_scored_again(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["evaluate", "--rescore", "--share", "0/2"])
+    assert "--share: not allowed with argument --rescore" in capsys.readouterr().err
 
 
 def test_unknown_task(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,7 +280,7 @@ def shuffle(documents):
 
 
 def test_other_tasks_and_shuffles_do_not_drift(
-    small: Study, out: Path, fake: FakeDecoders, tmp_path: Path
+    small: Study, out: Path, fake: FakeDecoders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "shuffled.yaml").write_text(SHUFFLED)
     (tmp_path / "shuffled.py").write_text(SHUFFLED_CODE)
@@ -276,10 +288,11 @@ def test_other_tasks_and_shuffles_do_not_drift(
     evaluation = small.evaluation.model_copy(update={"benchmarks": wanted, "panels": []})
     study = small.model_copy(update={"evaluation": evaluation})
     fake.answer = lambda prompt: "".join(filter(str.isdigit, prompt))
-    _evaluate(study, out, include_path=[tmp_path])
+    monkeypatch.setattr(run, "load_study", lambda _: load_benchmarks(wanted, [tmp_path]))
+    _evaluate(study, out)
     assert [row["score"] for row in rows(out)] == ["100.0", "100.0"]
     assert fake.asked == 12
-    _evaluate(study, out, include_path=[tmp_path])
+    _evaluate(study, out)
     assert fake.asked == 12
 
 

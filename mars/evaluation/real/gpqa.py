@@ -12,28 +12,48 @@ import json
 import string
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import datasets
+import lm_eval
 from lm_eval.api.filter import Filter, FilterEnsemble
 from lm_eval.api.instance import Instance
 from lm_eval.filters import extraction
 
 from mars.config import BENCHMARK_FOLDERS
 from mars.evaluation.real import DATASETS
+from mars.evaluation.records import digest
 from mars.evaluation.source import EvaluationError
 
 HUB = "Idavidrein/gpqa"
 PASSWORD = b"deserted-untie-orchid"
 """Public, in the authors' README: it keeps text crawlers out, not readers."""
 
-Read = Callable[[dict[str, Any], str], dict[str, str]]
-"""Document and answer → filter → the letter it reads, in brackets; empty: none."""
+
+@dataclass(frozen=True)
+class Reader:
+    """What is kept of a task's answers: filter → the letter it reads, in brackets; empty: none.
+
+    Attributes:
+        filters: lm-eval's, of the task.
+        identity: hash of what they are: another filter may read another letter.
+    """
+
+    filters: list[Any]
+    identity: str
+
+    def __call__(self, document: dict[str, Any], answer: str) -> dict[str, str]:
+        instance = Instance("generate_until", document, ("",), 0, resps=[answer])
+        with _few_characters(answer, *document["choices"]):
+            for each in self.filters:
+                each.apply([instance])
+        return {each.name: _letter(instance.filtered_resps[each.name]) for each in self.filters}
 
 
 def in_memory(config: str, data_root: Path | None, **_: Any) -> datasets.DatasetDict:
@@ -94,23 +114,16 @@ def _from_hub(config: str) -> str:
     return reply.content.decode("utf-8")
 
 
-def close(task: Any) -> Read:
+def close(task: Any) -> Reader:
     """Have an lm-eval task score letters instead of answers, and return what reads the letters.
 
-    Afterwards the task expects for each answer the JSON of what ``Read`` gave for it. Its metrics
+    Afterwards the task expects for each answer the JSON of what the reader gave for it. Its metrics
     ignore case and punctuation, so that they give a letter the score of the answer.
     """
     filters = list(task._filters)
-
-    def read(document: dict[str, Any], answer: str) -> dict[str, str]:
-        instance = Instance("generate_until", document, ("",), 0, resps=[answer])
-        with _few_characters(answer, *document["choices"]):
-            for each in filters:
-                each.apply([instance])
-        return {each.name: _letter(instance.filtered_resps[each.name]) for each in filters}
-
     task._filters = [FilterEnsemble(each.name, [partial(_Kept, each.name)]) for each in filters]
-    return read
+    made = json.dumps([lm_eval.__version__, task.config.filter_list], sort_keys=True)
+    return Reader(filters, digest(made))
 
 
 @contextmanager
