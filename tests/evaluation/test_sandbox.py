@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -188,22 +187,6 @@ def test_an_interrupted_start_leaves_nothing(monkeypatch: pytest.MonkeyPatch) ->
     [server] = started
     assert server.process.poll() is not None
     assert not Path(server.folder).exists()
-
-
-def test_more_files_than_select_can_count() -> None:
-    host.close()
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < 1200:
-        pytest.skip("so many files cannot be opened here")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1200), hard))
-    many = [os.open(os.devnull, os.O_RDONLY) for _ in range(1030)]
-    try:
-        assert run_tests(RIGHT, f"{TESTS}  # among many files").passed
-    finally:
-        for descriptor in many:
-            os.close(descriptor)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        host.close()
 
 
 def test_the_server_ends_with_its_parent(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -96,6 +97,36 @@ def test_installed_packages_cannot_be_read(way: str) -> None:
     call = f"read({str(package)!r})"
     assert run_tests(program, RAISES.format(call=call)) == sandbox.Verdict(True, "")
     assert run_tests(program, f"assert read({str(library / 'this.py')!r})").passed
+
+
+OPEN = """
+import os
+def opened():
+    seen = []
+    for number in range(10_000):
+        try:
+            os.fstat(number)
+        except OSError:
+            continue
+        seen.append(number)
+    return seen
+"""
+
+
+@pytest.mark.parametrize("way", ["bubblewrap", "namespaces", "landlock"], indirect=True)
+def test_no_file_stays_open_whatever_its_number(way: str) -> None:
+    host.close()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 4500:
+        pytest.skip("so many files cannot be opened here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4500), hard))
+    many = [os.open(os.devnull, os.O_RDONLY) for _ in range(4200)]  # select counts to 1023
+    try:
+        assert run_tests(OPEN, "assert opened() == [0, 1, 2, 3, 4]") == sandbox.Verdict(True, "")
+    finally:
+        for descriptor in many:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_what_is_hidden_lies_in_what_is_shown(tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ QUESTIONS, ANSWERS = 3, 4
 HEADER_BYTES = 4096
 REPORT_BYTES = 8192
 JUDGE_MB = 1024
+HIGHEST = 4096
+"""No descriptor here has a higher number."""
 COMMON_MODULES = (
     "bisect",
     "collections",
@@ -54,7 +56,7 @@ class Server:
     def __init__(self, settings: dict[str, Any]) -> None:
         self.mode: str = settings["mode"]
         self.folder: str = settings["folder"]
-        self.proc: int = settings["proc"]
+        self.proc = _low(settings["proc"])
         self.own_root = self.mode in ("bubblewrap", "namespaces")
         self.readable: landlock.Parts | None = None
         if self.mode == "landlock":
@@ -187,11 +189,20 @@ class Server:
         high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 64) for descriptor in wanted]
         for number, descriptor in enumerate(high):
             os.dup2(descriptor, number)
-        os.closerange(len(high), os.sysconf("SC_OPEN_MAX") if not isolation.LINUX else 4096)
+        os.closerange(len(high), os.sysconf("SC_OPEN_MAX") if not isolation.LINUX else HIGHEST)
         sys.stdin, sys.stdout, sys.stderr = (
             open(number, mode)  # noqa: SIM115
             for number, mode in ((0, "r"), (1, "w"), (2, "w"))
         )
+
+
+def _low(descriptor: int) -> int:
+    """The same file under a low number: all that a program must not have is below HIGHEST."""
+    if descriptor < 0:
+        return descriptor
+    low = fcntl.fcntl(descriptor, fcntl.F_DUPFD, 3)
+    os.close(descriptor)
+    return low
 
 
 def _for_everyone(path: str) -> bool:
