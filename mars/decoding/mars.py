@@ -34,14 +34,14 @@ class MarsDecoder(WindowDecoder):
         """The whole width or what was chosen, but for rows that ask for one token a step.
 
         Beside a prompt the masks cost nothing to speak of, and what they tell is for free. But
-        where no draft pays, rows that begin together are to end together, as AR's do: a row that
-        is ahead of the others leaves a place that waits for theirs, or is filled by itself.
+        where no draft pays, rows are to end together as far as they can, as AR's do: one that is
+        ahead of the others leaves a place that waits for theirs, or is filled by itself.
         """
         longest: NDArray[np.int64] | int = self.width
         if self._drafts is not None:
-            chosen, new = self._drafts.choose(len(rows)), rows["forwards"] == 0
-            in_step = chosen == 1 and new.all() and len(rows) > 1
-            longest = chosen if in_step else np.where(new, self.width, chosen)
+            chosen = self._drafts.choose(len(rows))
+            beside_a_prompt = (rows["forwards"] == 0) & (chosen > 1 or len(rows) == 1)
+            longest = np.where(beside_a_prompt, self.width, chosen)
         return np.where(rows["tau"] < 1, longest, 1)
 
     def took(self, limit: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
