@@ -1,8 +1,5 @@
 # base → ar_sft → every variant: one job for each trained run.
 
-# No parameter of the rule: another one, or that of another machine, shapes no model.
-LAUNCHER = training_launcher()
-
 
 # One variant. A killed job goes on from trainer/, which is no output and so is kept.
 rule train:
@@ -26,12 +23,14 @@ rule train:
     threads: study.training.threads * study.training.processes
     resources:
         **NEEDS["train"],
+        # no parameter: another launcher, or that of another machine, shapes no model
+        launcher=training_launcher(),
     params:
         config=config_file,
         settings=training_settings,
         parent=training_parent,
         out=subpath(output.curve, parent=True),
     shell:
-        "exec {LAUNCHER} -m mars train --config {params.config:q} --seed {wildcards.seed}"
+        "exec {resources.launcher} -m mars train --config {params.config:q} --seed {wildcards.seed}"
         " --scale {wildcards.scale} --variant {wildcards.variant}"
         " --parent {params.parent:q} --out {params.out:q} &> {log:q}"
