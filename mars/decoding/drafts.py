@@ -46,6 +46,11 @@ class DraftLength:
         self._steps = self._rows = 0
         self._best = width
 
+    @property
+    def pays(self) -> bool:
+        """Whether a draft pays, as far as is known: yes, until some rows have had one."""
+        return self._best > 1 or self._offered[0] < PRIOR_WEIGHT
+
     def choose(self, rows: int) -> int:
         """The length of the next draft for ``rows`` rows, in 1 … B."""
         if self._steps % THINK_STEPS == 0 or rows != self._rows:

@@ -40,8 +40,8 @@ class MarsDecoder(WindowDecoder):
         longest: NDArray[np.int64] | int = self.width
         if self._drafts is not None:
             chosen = self._drafts.choose(len(rows))
-            beside_a_prompt = (rows["forwards"] == 0) & (chosen > 1 or len(rows) == 1)
-            longest = np.where(beside_a_prompt, self.width, chosen)
+            free = (rows["forwards"] == 0) & (self._drafts.pays or len(rows) == 1)
+            longest = np.where(free, self.width, chosen)
         return np.where(rows["tau"] < 1, longest, 1)
 
     def took(self, limit: NDArray[np.int64], counts: NDArray[np.int64]) -> None:

@@ -117,14 +117,29 @@ def test_auto_decodes_as_the_lengths_it_chose():
         assert set(generation.accepted[1:]) == {1}
 
 
-def test_where_no_draft_pays_rows_that_begin_together_end_together():
+def test_prompts_draft_until_drafts_are_known_not_to_pay():
+    """Else nothing would be learned before the first probe, where drafts would have paid."""
+    drafts = DraftLength(costs(0.0, 1.0), SIZE)
+    drafts.choose(8)
+    assert drafts.pays
+    drafts.observe(np.full(8, SIZE), np.full(8, 1))
+    drafts.choose(8)
+    assert not drafts.pays
+    # a probe is no change of mind
+    assert [(drafts.choose(8), drafts.pays)[1] for _ in range(PROBE_STEPS)] == [False] * PROBE_STEPS
+    assert learned(costs(1.0, 0.0), 0.5).pays
+
+
+def test_where_no_draft_pays_rows_that_begin_together_end_together(monkeypatch):
     """As AR's do, so that one prefill fills their places; a row alone has its prompt's draft."""
+    monkeypatch.setattr("mars.decoding.drafts.PROBE_STEPS", 1000)
     model, dear = random_model(), costs(0.0, 1.0)
     requests = [Request((3 + n, 5, 7), 20) for n in range(12)]
     settings = Decoding(decoder="mars", block_size=SIZE, tau=0.05, draft="auto")
     maker = {"mask_id": MASK, "end_ids": ()}
     one_token = make(model, decoder="ar", end_ids=()).generate(requests, slots=4)
     auto = make_decoder(model, None, settings, costs=dear, **maker)
+    auto.generate(requests, slots=4)  # learns
     assert outline(auto.generate(requests, slots=4)) == outline(one_token)
     [alone] = make_decoder(model, None, settings, costs=dear, **maker).generate(requests[:1])
     assert alone.accepted[0] > 1

@@ -275,7 +275,7 @@ def cost_table(study: Study, runs: Sequence[Run], results: Path) -> Table:
     rows: list[Row] = []
     for run in runs:
         seed, scale, variant = run
-        row: dict[str, Any] = {"model": variant, "scale": scale, "seed": seed}
+        row: dict[str, Any] = {"model": variant, "scale": scale, "seed": str(seed)}
         if cost := costs.get(run):
             row["examples"] = int(cost["examples"])
             row["trained"] = _duration(float(cost["seconds"]))

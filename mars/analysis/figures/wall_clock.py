@@ -146,7 +146,7 @@ def figure(study: Study, results: Path) -> Figure:
             by_block.axis("off")
             room = by_block
         seen |= _by_batch(efficiency, here[~here["method"].isin(OPPONENTS)], "efficiency")
-        _scale(efficiency, "efficiency", None)
+        _scale(efficiency, "efficiency over own AR", None)
     order = [method for method in LINES if method in seen]
     handles, names = [seen[method] for method in order], [LINES[method][-1] for method in order]
     if room is not None:
