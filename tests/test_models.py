@@ -131,7 +131,9 @@ def test_mask_takes_a_reserved_token_where_no_row_is_spare(folder, caplog):
     assert not caplog.records
 
 
-@pytest.mark.parametrize("token", ["<unused7>", "[unused7]", "<|extra_7|>", "<empty_output>"])
+@pytest.mark.parametrize(
+    "token", ["<unused7>", "[unused7]", "<|extra_7|>", ">>UNUSED_7<<", "<empty_output>"]
+)
 def test_a_word_of_that_name_is_not_a_reserved_token(folder, token):
     """Of Llama 3 " reserved" is an ordinary word, and of a lower id than any reserved token."""
     model, tok = models.load_model(folder), models.load_tokenizer(folder)

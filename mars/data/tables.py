@@ -6,8 +6,10 @@ one line with the remedy.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +46,24 @@ def open_dataset(data: Data) -> Source:
             values = zip(*held.values(), strict=True)
             yield [(start + i, dict(zip(held, row, strict=True))) for i, row in enumerate(values)]
 
-    return Source(name, "row", f"dataset {rows._fingerprint}", chunks)
+    return Source(name, "row", _identity(rows), chunks)
+
+
+def _identity(rows: datasets.Dataset) -> str:
+    """Of what the rows hold.
+
+    The library's own fingerprint will not do: it changes with a file's path and time, and with
+    every commit of a hub dataset.
+    """
+    tables = [Path(table["filename"]) for table in rows.cache_files]
+    held = [_sha256(table, table.stat().st_mtime_ns) for table in tables] or [rows._fingerprint]
+    return " ".join(["dataset", *rows.column_names, str(len(rows)), *held])
+
+
+@cache
+def _sha256(file: Path, _changed: int) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _load(data: Data, name: str) -> datasets.Dataset:

@@ -22,7 +22,8 @@ OWN = "<|mask|>"
 # In brackets, or it is a word. <empty_output>: SmolLM2 names its markers of code repositories, and
 # never trained this one.
 _RESERVED = re.compile(
-    r"[<\[]\|?(reserved|unused|extra_\d)[^\s<>\[\]]*[>\]]|<empty_output>", re.IGNORECASE
+    r"[<\[]\|?(reserved|unused|extra_\d)[^\s<>\[\]]*[>\]]|>>(reserved|unused)\w*<<|<empty_output>",
+    re.IGNORECASE,
 )
 
 

@@ -189,9 +189,22 @@ def _keep_recipe(folder: Path, recipe: dict[str, Any]) -> None:
     """Remove the state of another recipe; note this one."""
     kept = folder / "recipe.json"
     if not (kept.is_file() and kept.read_text(encoding="utf-8") == json.dumps(recipe)):
+        if kept.is_file():
+            log.warning("%s: of another recipe (%s): removed", folder, _others(kept, recipe))
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         kept.write_text(json.dumps(recipe), encoding="utf-8")
+
+
+def _others(kept: Path, recipe: dict[str, Any]) -> str:
+    """The settings of which a recipe that was kept had others, as far as it can be read."""
+    try:
+        was = dict(json.loads(kept.read_text(encoding="utf-8")))
+    except ValueError:
+        return "not readable"
+    is_now = json.loads(json.dumps(recipe))
+    keys = [*is_now, *(key for key in was if key not in is_now)]
+    return ", ".join(key for key in keys if was.get(key) != is_now.get(key)) or "order"
 
 
 def write_summary(file: Path, progress: Progress, more: dict[str, Any]) -> None:

@@ -181,3 +181,23 @@ def test_a_hub_dataset_is_asked_for_as_the_settings_say(tokenizer, monkeypatch):
     assert words(load_examples(settings("hub:o/n", **given), tokenizer, [1], 0)) == [0, 1]
     load_examples(settings("o/n"), tokenizer, [1], 0)
     assert asked == [("o/n", "main", "test", "v1"), ("o/n", None, "train", None)]
+
+
+@pytest.mark.parametrize("kind", ["saved", "parquet"])
+def test_the_identity_of_a_dataset_is_what_it_holds(tmp_path, kind):
+    """Neither path nor time, as the library's fingerprint is: a copy would retrain all."""
+
+    def identity(name: str, *answers: str) -> str:
+        rows = Dataset.from_list([{"prompt": "w3", "response": answer} for answer in answers])
+        path = tmp_path / name
+        if kind == "saved":
+            rows.save_to_disk(str(path))
+        else:
+            path = path.with_suffix(".parquet")
+            rows.to_parquet(str(path))
+        return tables.open_dataset(settings(path)).identity
+
+    one = identity("one", "w4", "w5")
+    assert identity("two", "w4", "w5") == one
+    assert identity("three", "w4", "w6") != one
+    assert identity("four", "w4") != one

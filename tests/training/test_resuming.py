@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from tiny_training import at_step, build_study, curve, weights
 
 from mars.training.progress import newest_whole
-from mars.training.run import train_variant
+from mars.training.run import _keep_recipe, train_variant
 from mars.training.trainer import SumTrainer, TrainingError
 
 REPO = Path(__file__).parents[2]
@@ -24,7 +24,7 @@ import os, signal, sys, torch
 from pathlib import Path
 torch.set_num_threads(1)
 from mars.training.trainer import SumTrainer
-from mars.training.run import train_variant
+from mars.training.run import _keep_recipe, train_variant
 from tiny_training import END, build_model, build_study, build_tokenizer
 original = SumTrainer.end_of_step
 def patched(self, number):
@@ -164,3 +164,15 @@ def test_what_is_told_to_set_goes_on_where_the_run_stood(base, rows, tmp_path, m
     before = os.stat(out / "model").st_mtime_ns
     train_variant(build_study(rows, dtype="float64"), 0, "s", "mars", base, out)
     assert os.stat(out / "model").st_mtime_ns == before  # how it was packed makes no other model
+
+
+def test_the_state_of_another_recipe_is_not_removed_in_silence(tmp_path, caplog):
+    state = tmp_path / "trainer"
+    for recipe in ({"seed": 0, "data_identity": ["x"]}, {"seed": 0, "data_identity": ["y"]}):
+        _keep_recipe(state, recipe)
+        assert not (state / "checkpoint-2").exists()
+        (state / "checkpoint-2").mkdir()
+    _keep_recipe(state, recipe)  # the same once more
+    assert (state / "checkpoint-2").exists()
+    [told] = caplog.messages
+    assert told.endswith("trainer: of another recipe (data_identity): removed")
