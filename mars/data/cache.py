@@ -24,6 +24,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from mars.data.examples import ARRAYS, Report, Table
+from mars.data.sources import file_hash
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ def _read(entry: Path) -> Table:
     arrays = {}
     for name in ARRAYS:
         file = entry / f"{name}.npy"
-        if _digest(file) != told["sha256"][name]:
+        if file_hash(file) != told["sha256"][name]:
             raise ValueError(f"{file.name} is not what was written")
         # Copy on write: torch wants arrays that may be written to, and nobody does.
         arrays[name] = np.load(file, mmap_mode="c")
@@ -100,7 +101,7 @@ def _write(entry: Path, table: Table) -> None:
         told: dict[str, Any] = {"report": table.report.as_json(), "sha256": {}}
         for name in ARRAYS:
             np.save(new / f"{name}.npy", getattr(table, name))
-            told["sha256"][name] = _digest(new / f"{name}.npy")
+            told["sha256"][name] = file_hash(new / f"{name}.npy")
         (new / "table.json").write_text(json.dumps(told), encoding="utf-8")
         if entry.exists():  # torn: a whole one would have been read
             os.rename(entry, new / "torn")
@@ -112,8 +113,3 @@ def _write(entry: Path, table: Table) -> None:
         shutil.rmtree(entry / "torn", ignore_errors=True)
     finally:
         shutil.rmtree(new, ignore_errors=True)
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -80,11 +80,16 @@ def open_source(data: Data) -> Source:
     return _jsonl(path)
 
 
+def file_hash(file: Path) -> str:
+    """SHA-256 of what a file holds."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
 def _jsonl(file: Path) -> Source:
     """Lines of a file from 1 on; blank ones do not count."""
     try:
-        with file.open("rb") as stream:
-            identity = hashlib.file_digest(stream, "sha256").hexdigest()
+        identity = file_hash(file)
     except FileNotFoundError:
         raise DataError(
             f"{file}: no such file; set data.source to a JSONL file, a folder or a hub dataset"

@@ -6,7 +6,6 @@ one line with the remedy.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator
 from functools import cache
@@ -18,7 +17,7 @@ import datasets
 from mars.config import Data
 from mars.data.encoding import CHUNK
 from mars.data.forms import columns_of, unknown_form
-from mars.data.sources import Chunk, DataError, Source
+from mars.data.sources import Chunk, DataError, Source, file_hash
 
 OFFLINE = (
     "the Hugging Face Hub cannot be reached (no network, or HF_HUB_OFFLINE is set) and the dataset "
@@ -56,14 +55,13 @@ def _identity(rows: datasets.Dataset) -> str:
     every commit of a hub dataset.
     """
     tables = [Path(table["filename"]) for table in rows.cache_files]
-    held = [_sha256(table, table.stat().st_mtime_ns) for table in tables] or [rows._fingerprint]
+    held = [_hash(table, table.stat().st_mtime_ns) for table in tables] or [rows._fingerprint]
     return " ".join(["dataset", *rows.column_names, str(len(rows)), *held])
 
 
 @cache
-def _sha256(file: Path, _changed: int) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+def _hash(file: Path, _changed: int) -> str:
+    return file_hash(file)  # once a process: a dataset is opened to be known, and to be read
 
 
 def _load(data: Data, name: str) -> datasets.Dataset:
